@@ -42,7 +42,9 @@ def test_mcnemar_of_the_papers_counts_is_0_111() -> None:
     assert result.p == pytest.approx(0.1114, abs=5e-5)
 
 
-@pytest.mark.parametrize(("newly", "degraded", "p"), [(0, 0, 1.0), (1, 0, 1.0), (5, 0, 0.0625), (3, 3, 1.0), (9, 1, 22 / 1024)])
+@pytest.mark.parametrize(
+    ("newly", "degraded", "p"), [(0, 0, 1.0), (1, 0, 1.0), (5, 0, 0.0625), (3, 3, 1.0), (9, 1, 22 / 1024)]
+)
 def test_mcnemar_small_counts_by_hand(newly: int, degraded: int, p: float) -> None:
     """2 * P(X >= max) under Binomial(newly + degraded, 1/2), capped at 1: small enough to do by hand."""
     assert stats.mcnemar_p(newly, degraded) == pytest.approx(p)
