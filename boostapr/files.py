@@ -52,19 +52,24 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            complete = line.endswith(b"\n")
-            if not complete:
-                return  # every writer ends a row with a newline: without one the row was cut
             offset += len(line)
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
             except ValueError as error:
+                if not line.endswith(b"\n"):
+                    return  # cut by a kill
                 raise UserError(f"{path}, line {number}: not JSON ({error}). Remove the line, or redo the stage.") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: a JSON object is needed, not {type(row).__name__}.")
             yield row, offset
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 class JsonlWriter:
@@ -83,6 +88,8 @@ class JsonlWriter:
                 self.rows.append(row)
             os.truncate(path, end)
         self._file: IO[str] = path.open("a", encoding="utf-8")
+        if self.rows and not _ends_with_newline(path):
+            self._file.write("\n")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it is in the operating system's hands when this returns, so a kill does not lose it."""
