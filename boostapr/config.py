@@ -96,7 +96,9 @@ def resolved(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, Any
     except InterpolationResolutionError as error:
         key = str(error.full_key or "")
         reason = str(error).split("\n", 1)[0]
-        raise ConfigError(f"`{key}`{_origin(key, overrides)} refers to something that does not exist: {reason}") from error
+        raise ConfigError(
+            f"`{key}`{_origin(key, overrides)} refers to something that does not exist: {reason}"
+        ) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
@@ -213,7 +215,9 @@ def _problem(schema: type[BaseModel], item: Any, prefix: str, overrides: Sequenc
         return f"`{key}` has no value{origin}: give one, as in `{key}=...`"
     message = re.sub(r"^(Input should|Value error,) ?", "", item["msg"])
     if item["type"] == "value_error":  # a validator of ours: its message is a sentence about the value
-        return f"`{key or 'config'}`{origin}: {message}" if not key else f"`{key}` is {item['input']!r}{origin}: {message}"
+        return (
+            f"`{key or 'config'}`{origin}: {message}" if not key else f"`{key}` is {item['input']!r}{origin}: {message}"
+        )
     return f"`{key}` is {item['input']!r}{origin}, but it should {message}"
 
 

@@ -60,7 +60,9 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             except ValueError as error:
                 if not line.endswith(b"\n"):
                     return  # cut by a kill
-                raise UserError(f"{path}, line {number}: not JSON ({error}). Remove the line, or redo the stage.") from None
+                raise UserError(
+                    f"{path}, line {number}: not JSON ({error}). Remove the line, or redo the stage."
+                ) from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: a JSON object is needed, not {type(row).__name__}.")
             yield row, offset
@@ -102,5 +104,7 @@ class JsonlWriter:
     def __enter__(self) -> "JsonlWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

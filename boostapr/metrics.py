@@ -1,7 +1,7 @@
 """Training curves: one JSON line per step for programs, TensorBoard for eyes."""
 
+import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ class MetricsWriter:
         kept = [line for line in self.path.read_bytes().splitlines(keepends=True) if _step(line) <= step]
         scratch = self.path.with_suffix(".tmp")
         scratch.write_bytes(b"".join(kept))
-        os.replace(scratch, self.path)
+        scratch.replace(self.path)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """One line `{"step", "time", name: value, ...}`; a value that is not finite is written as null."""
@@ -53,14 +53,14 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 def _step(line: bytes) -> float:
     """The step of a line; a line cut by a kill belongs to no step that is kept."""
-    import json
-
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -88,12 +87,14 @@ class Run:
         folder: runs/<name>
         chain: the stages in the order in which they run.
         command: what the user typed after the stage's name, such as "experiment=demo", for the remedies in messages.
+        local: dotted keys that change how fast a result comes, not what it is; a difference in them is none.
     """
 
-    def __init__(self, folder: Path, chain: Sequence[Stage], command: str = "") -> None:
+    def __init__(self, folder: Path, chain: Sequence[Stage], command: str = "", local: Sequence[str] = ()) -> None:
         self.folder = folder
         self.chain = tuple(chain)
         self.command = command
+        self.local = frozenset(local)
         self._lock: int | None = None
 
     def __getitem__(self, name: str) -> Stage:
@@ -156,7 +157,7 @@ class Run:
             return
         before, now = flatten(yaml.safe_load(path.read_text()) or {}), flatten(settings)
         absent = object()
-        keys = [key for key in sorted({*before, *now}) if before.get(key, absent) != now.get(key, absent)]
+        keys = [key for key in sorted({*before, *now} - self.local) if before.get(key, absent) != now.get(key, absent)]
         if keys:
             lines = "\n".join(f"  {key}: {_show(before, key)} -> {_show(now, key)}" for key in keys)
             state = "finished" if self.done(stage) else "begun"
@@ -199,13 +200,14 @@ class Run:
         self.check(stage, settings)
         for name in stage.needs:
             if self.done(name) is None:
-                raise self._missing(self[name], self.path(name), stage)
+                raise self.missing(self[name], self.path(name), stage)
         folder = self.path(stage)
         (folder / "done.json").unlink(missing_ok=True)
         write_atomic(folder / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
         return StageRun(self, stage, folder)
 
-    def _missing(self, maker: Stage, path: Path, reader: Stage) -> MissingInput:
+    def missing(self, maker: Stage, path: Path, reader: Stage) -> MissingInput:
+        """The error that says which stage makes `path`, and with which command."""
         return MissingInput(
             f"Stage {reader.name} needs {path}, which stage {maker.name} makes. Run it first:\n"
             f"  {f'boostapr {maker.name} {self.command}'.strip()}\n"
@@ -237,7 +239,7 @@ class StageRun:
             makers = [stage for stage in self.run.chain if full.is_relative_to(self.run.path(stage))]
             if not makers:
                 raise MissingInput(f"Stage {self.name} needs {full}, which no stage makes.")
-            raise self.run._missing(makers[-1], full, self.stage)
+            raise self.run.missing(makers[-1], full, self.stage)
         return full
 
     def metrics(self, resume_step: int | None = None) -> MetricsWriter:

@@ -214,7 +214,9 @@ def _deaf() -> Iterator[None]:
 
     (Ignored, not blocked: a mask holds for one thread only, and Python runs handlers in the main one whoever was hit.)
     """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
