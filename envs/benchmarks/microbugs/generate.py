@@ -11,7 +11,7 @@ import difflib
 import random
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -71,19 +71,13 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
     buggy = apply_all(module.source, bugs)
     failing = failing_tests(module, buggy)
     names = [f"test_{module.name}.{test_class(f.name)}::test_{i + 1}" for f in module.functions for i in range(TESTS_PER_FUNCTION)]
-    path = f"{module.name}.py"
-    return BugInstance(
-        instance_id=instance_id,
-        repo="microbugs",
-        problem_statement=issue_text(rng, [f.name for f in module.functions if any(t[0] == f.name for t in failing)]),
-        patch=unified_diff(path, buggy, module.source),
+    where = [f.name for f in module.functions if any(function == f.name for function, _ in failing)]
+    return replace(
+        instance_without_tests(rng, instance_id, module.name, buggy, where),
+        patch=unified_diff(f"{module.name}.py", buggy, module.source),
         FAIL_TO_PASS=tuple(n for n, t in zip(names, _test_keys(module), strict=True) if t in failing),
         PASS_TO_PASS=tuple(n for n, t in zip(names, _test_keys(module), strict=True) if t not in failing),
-        files={path: buggy},
         test_files={f"test_{module.name}.py": test_source(module)},
-        test_command=("python", "-m", "xmlrunner", "--output-file", "{report}", f"test_{module.name}"),
-        timeout_s=TIMEOUT_S,
-        memory_mb=MEMORY_MB,
         extra={
             "split": split,
             "templates": [f.template.id for f in module.functions],
@@ -93,17 +87,36 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
     )
 
 
-def make_module(rng: random.Random, split: str) -> Module:
+def instance_without_tests(rng: random.Random, instance_id: str, name: str, buggy: str, where: list[str]) -> BugInstance:
+    """The part of an instance that a model sees: the buggy module `name` and an issue about the functions `where`."""
+    return BugInstance(
+        instance_id=instance_id,
+        repo="microbugs",
+        problem_statement=issue_text(rng, where) if where else "",
+        FAIL_TO_PASS=(),
+        PASS_TO_PASS=(),
+        files={f"{name}.py": buggy},
+        test_command=("python", "-m", "xmlrunner", "--output-file", "{report}", f"test_{name}"),
+        timeout_s=TIMEOUT_S,
+        memory_mb=MEMORY_MB,
+    )
+
+
+def make_functions(rng: random.Random, split: str) -> tuple[str, list[Function]]:
+    """A module's name and its functions, of different families; a family is as likely as any other."""
     number = rng.choices(range(1, len(FUNCTION_WEIGHTS) + 1), FUNCTION_WEIGHTS)[0]
-    # A family is as likely as any other, however many templates it has.
     families: dict[str, list[Template]] = {}
     for template in templates_of(split):
         families.setdefault(template.family, []).append(template)
     functions: list[Function] = []
     for family in rng.sample(sorted(families), min(number, len(families))):
         functions.append(fill(rng.choice(families[family]), rng, {f.name for f in functions}))
+    return rng.choice(MODULES), functions
+
+
+def make_module(rng: random.Random, split: str) -> Module:
+    name, functions = make_functions(rng, split)
     source = "\n\n".join(f.source for f in functions)
-    name = rng.choice(MODULES)
     tests: dict[str, list[list[tuple[list[object], object]]]] = {}
     for function in functions:
         cases: list[tuple[list[object], object]] = []
