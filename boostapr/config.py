@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from boostapr.errors import UserError
 
@@ -35,8 +35,13 @@ def _from_root(path: Path) -> Path:
     return path if path.is_absolute() else ROOT / path
 
 
+def _to_root(path: Path) -> str:
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
 # A file that the repository ships: a relative path is looked up from the repository, wherever the command was started.
-RepoPath = Annotated[Path, AfterValidator(_from_root)]
+# (In a dump it is relative again: a clone that was moved is still the same run.)
+RepoPath = Annotated[Path, AfterValidator(_from_root), PlainSerializer(_to_root)]
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -112,6 +112,11 @@ def main(argv: Sequence[str]) -> int:
     _die_with(driver, signal.SIGTERM)
     log.parent.mkdir(parents=True, exist_ok=True)
     me = os.getpid()
+
+    def prepare() -> None:  # in the child, between fork and exec
+        _die_with(me, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     with log.open("ab") as file:
         stage: subprocess.Popen[bytes] | None = None
         copier: threading.Thread | None = None
@@ -122,8 +127,7 @@ def main(argv: Sequence[str]) -> int:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a stage that signals its whole process group does not hit its supervisor
-                # Between fork and exec; async-signal-safe calls only. SIGINT is ignored here, but not in the stage.
-                preexec_fn=lambda: (_die_with(me, signal.SIGKILL), signal.signal(signal.SIGINT, signal.SIG_DFL))[0],
+                preexec_fn=prepare,
             )
             assert stage.stdout is not None
             copier = threading.Thread(target=_copy, args=(stage.stdout, file), daemon=True)

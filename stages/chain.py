@@ -15,6 +15,7 @@ from rich.console import Console
 
 from boostapr import supervise
 from boostapr.config import compose, load, validate
+from boostapr.doctor import Needs, check_before_run
 from boostapr.errors import UserError
 from boostapr.runs import Run, Stage, StageRun
 from stages.config import Config
@@ -111,6 +112,8 @@ def drive(config: Config, overrides: Sequence[str], names: Sequence[str]) -> int
             for emptied in run.reset(stage):
                 console.print(f"{run.path(emptied)} emptied: {stage.name} is to be redone")
         stages = [run[name] for name in names]
+        machine = config.machine
+        check_before_run(Needs(machine.memory_gb, machine.disk_gb, machine.requirements), run.folder)
         for stage in stages:
             run.check(stage, settings_of(config, stage))
         for stage in stages:

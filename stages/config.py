@@ -14,12 +14,12 @@ from boostapr.config import RepoPath, Settings
 class MachineSettings(Settings):
     """What a run needs before it starts; checked at start-up, before any long work.
 
-    `requirements` is the tested set of package versions. Memory and disk are in GiB.
+    `requirements` are the files of the tested set of package versions. Memory and disk are in GiB.
     """
 
     memory_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0)
-    requirements: RepoPath
+    requirements: tuple[RepoPath, ...]
 
 
 class Config(Settings):
