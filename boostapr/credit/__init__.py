@@ -1,0 +1,26 @@
+"""Spans -> tokens -> token streams: alignment by bytes, allocation (Eq. 5), penalty (Eq. 7), shaping (Eq. 8)."""
+
+from boostapr.credit.algorithms import CREDIT, CreditFunction
+from boostapr.credit.align import Alignment, align
+from boostapr.credit.shaping import allocate, format_penalty, shape
+from boostapr.credit.streams import CreditSettings, Rollout, TokenStreams
+from boostapr.credit.tokens import UnknownTokenizer, token_bytes
+from boostapr.credit.units import Granularity, Unit, units
+
+__all__ = [
+    "CREDIT",
+    "Alignment",
+    "CreditFunction",
+    "CreditSettings",
+    "Granularity",
+    "Rollout",
+    "TokenStreams",
+    "Unit",
+    "UnknownTokenizer",
+    "align",
+    "allocate",
+    "format_penalty",
+    "shape",
+    "token_bytes",
+    "units",
+]
