@@ -54,7 +54,10 @@ def repair_messages(instance: PromptSource, style: str, template: str) -> list[M
     if template == "compact":
         return [{"role": "user", "content": _compact(instance, style)}]
     if template == "full":
-        return [{"role": "system", "content": _system(instance, style)}, {"role": "user", "content": _context(instance)}]
+        return [
+            {"role": "system", "content": _system(instance, style)},
+            {"role": "user", "content": _context(instance)},
+        ]
     raise ValueError(f"unknown prompt template {template!r}; choose one of {', '.join(TEMPLATES)}")
 
 

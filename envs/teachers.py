@@ -55,13 +55,11 @@ class RuleTeacher:
     def demonstrate(self, instance: BugInstance, seed: int) -> Demonstration:
         rng = random.Random(f"{instance.instance_id}-{seed}")
         path, source, edits = reference_edits(instance)
-        spoil = None if rng.random() < self.accuracy else rng.choice(SPOILERS)
-        if spoil is not None and spoil is not malformed:
-            edits = spoil(rng, source, edits)
+        way = "right" if rng.random() < self.accuracy else rng.choice(["malformed", *SPOILERS])
+        if way in SPOILERS:
+            edits = SPOILERS[way](rng, source, edits)
         patch = unified_diff(path, source, apply_edits(source, edits))
-        if spoil is malformed:
-            patch = malformed(rng, patch)
-        return Demonstration(explain(source, edits), patch)
+        return Demonstration(explain(source, edits), malformed(rng, patch) if way == "malformed" else patch)
 
 
 def reference_edits(instance: BugInstance) -> tuple[str, str, list[LineEdit]]:
@@ -119,7 +117,8 @@ def partial_fix(rng: random.Random, source: str, edits: list[LineEdit]) -> list[
 def over_edit(rng: random.Random, source: str, edits: list[LineEdit]) -> list[LineEdit]:
     """All fixes, and a change that was not asked for."""
     fixed = {e.line for e in edits}
-    return edits + _other_edit(rng, source, lambda e: e.line not in fixed)
+    extra = _other_edit(rng, source, lambda e: e.line not in fixed)
+    return [*edits, *extra] if extra else wrong_operator(rng, source, edits)  # no other line can carry a bug
 
 
 def malformed(rng: random.Random, patch: str) -> str:
@@ -137,8 +136,12 @@ def malformed(rng: random.Random, patch: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-Spoiler = Callable[..., list[LineEdit]]
-SPOILERS: tuple[Callable[..., object], ...] = (wrong_line, wrong_operator, partial_fix, over_edit, malformed)
+SPOILERS: dict[str, Callable[[random.Random, str, list[LineEdit]], list[LineEdit]]] = {
+    "wrong_line": wrong_line,
+    "wrong_operator": wrong_operator,
+    "partial_fix": partial_fix,
+    "over_edit": over_edit,
+}
 
 
 def explain(source: str, edits: Sequence[LineEdit]) -> str:

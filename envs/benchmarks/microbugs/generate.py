@@ -70,7 +70,11 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
             break
     buggy = apply_all(module.source, bugs)
     failing = failing_tests(module, buggy)
-    names = [f"test_{module.name}.{test_class(f.name)}::test_{i + 1}" for f in module.functions for i in range(TESTS_PER_FUNCTION)]
+    names = [
+        f"test_{module.name}.{test_class(f.name)}::test_{i + 1}"
+        for f in module.functions
+        for i in range(TESTS_PER_FUNCTION)
+    ]
     where = [f.name for f in module.functions if any(function == f.name for function, _ in failing)]
     return replace(
         instance_without_tests(rng, instance_id, module.name, buggy, where),
@@ -87,7 +91,9 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
     )
 
 
-def instance_without_tests(rng: random.Random, instance_id: str, name: str, buggy: str, where: list[str]) -> BugInstance:
+def instance_without_tests(
+    rng: random.Random, instance_id: str, name: str, buggy: str, where: list[str]
+) -> BugInstance:
     """The part of an instance that a model sees: the buggy module `name` and an issue about the functions `where`."""
     return BugInstance(
         instance_id=instance_id,

@@ -68,7 +68,12 @@ def _constant_off_by_one(node: ast.AST, names: list[str]) -> Iterator[Edit]:
 
 
 def _range_bound(node: ast.AST, names: list[str]) -> Iterator[Edit]:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range" and len(node.args) == 2:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "range"
+        and len(node.args) == 2
+    ):
         low, high = node.args
         if isinstance(high, ast.BinOp) and isinstance(high.op, ast.Add):
             yield node, f"range({_src(low)}, {_src(high.left)})"
@@ -216,7 +221,9 @@ def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation
 
 def _same_line_nodes(statement: ast.stmt) -> list[ast.AST]:
     """The statement and what it holds on its own line (not the body of a loop or a condition)."""
-    nested = {id(n) for child in getattr(statement, "body", []) + getattr(statement, "orelse", []) for n in ast.walk(child)}
+    nested = {
+        id(n) for child in getattr(statement, "body", []) + getattr(statement, "orelse", []) for n in ast.walk(child)
+    }
     return [n for n in ast.walk(statement) if id(n) not in nested]
 
 

@@ -1,0 +1,228 @@
+"""The demo's base model: a Qwen2 of about a million parameters, trained from scratch on edits that mostly fix nothing.
+
+    make base-model        (= python -m stages.base_model [key=value ...], numbers in conf/base_model/microbugs.yaml)
+
+Writes a Hugging Face folder (model, tokenizer, model card with what was measured) to `output_dir`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import pre_tokenizers
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from boostapr.patches import parse_patch
+from boostapr.prompts import repair_messages
+from envs.benchmarks.microbugs.corpus import edits
+from envs.benchmarks.microbugs.generate import generate
+from envs.tasks import BugInstance
+from envs.teachers import RuleTeacher
+
+CONFIG = Path(__file__).parents[1] / "conf" / "base_model" / "microbugs.yaml"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+Example = tuple[list[int], list[int]]  # prompt ids, response ids
+
+
+class Phase(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    steps: int = Field(gt=0)
+    fix_share: float = Field(ge=0, le=1)
+
+
+class BaseModelSettings(BaseModel):
+    """conf/base_model/*.yaml."""
+
+    model_config = ConfigDict(extra="forbid")
+    output_dir: Path
+    seed: int
+    vocab_size: int = Field(ge=300)
+    tokenizer_examples: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_hidden_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    max_position_embeddings: int = Field(gt=0)
+    rope_theta: float = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+    warmup_steps: int = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+    prompt_loss_weight: float = Field(ge=0)
+    phases: list[Phase]
+    eval_every: int = Field(gt=0)
+    eval_instances: int = Field(gt=0)
+    num_threads: int = Field(gt=0)
+
+
+def run(settings: BaseModelSettings) -> None:
+    torch.manual_seed(settings.seed)
+    torch.set_num_threads(settings.num_threads)
+    tokenizer = train_tokenizer(settings)
+    model = new_model(settings, tokenizer)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), settings.learning_rate, (0.9, 0.98), weight_decay=settings.weight_decay
+    )
+    dev = list(generate("dev", settings.seed + 1000, settings.eval_instances))
+    log: list[dict[str, float]] = []
+    total, step, started = sum(p.steps for p in settings.phases), 0, time.time()
+    bar = tqdm(total=total, desc="base model", unit="step")
+    for number, phase in enumerate(settings.phases):
+        batches = batched(tokenizer, settings, edits(settings.seed * 10 + number, phase.fix_share))
+        for _ in range(phase.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * schedule(step, total, settings.warmup_steps)
+            loss = weighted_loss(model, next(batches), settings.prompt_loss_weight, tokenizer.pad_token_id)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            bar.update()
+            bar.set_postfix(loss=f"{loss.item():.3f}", fix_share=phase.fix_share)
+            if step % settings.eval_every == 0 or step == total:
+                log.append({"step": step, "minutes": (time.time() - started) / 60, **evaluate(model, tokenizer, dev)})
+                bar.write(json.dumps(log[-1]))
+                save(settings, model, tokenizer, log)
+    bar.close()
+
+
+def train_tokenizer(settings: BaseModelSettings) -> PreTrainedTokenizerBase:
+    """Byte-level BPE over prompts, patches and traces of training templates.
+
+    It keeps Qwen2's own pre-tokenizer: whatever loads the folder as a Qwen2 tokenizer then gives the ids of training.
+    """
+    corpus, teacher = edits(settings.seed + 77, fix_share=0.5), RuleTeacher(accuracy=1.0)
+    texts = []
+    for seed in range(settings.tokenizer_examples):
+        instance = next(corpus)
+        texts += [prompt_text(instance), instance.patch, teacher.demonstrate(instance, seed).trace]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
+    tokenizer: PreTrainedTokenizerBase = blank.train_new_from_iterator(
+        texts, settings.vocab_size, new_special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False
+    )
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.model_max_length = settings.max_position_embeddings
+    return tokenizer
+
+
+def new_model(settings: BaseModelSettings, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden_size,
+        intermediate_size=settings.intermediate_size,
+        num_hidden_layers=settings.num_hidden_layers,
+        num_attention_heads=settings.num_attention_heads,
+        num_key_value_heads=settings.num_attention_heads,
+        max_position_embeddings=settings.max_position_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def prompt_text(instance: BugInstance) -> str:
+    return "".join(m["content"] for m in repair_messages(instance, "patch", "compact"))
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, instance: BugInstance) -> Example:
+    messages = repair_messages(instance, "patch", "compact")
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return list(prompt), [*tokenizer.encode(instance.patch), tokenizer.eos_token_id]
+
+
+def batched(
+    tokenizer: PreTrainedTokenizerBase, settings: BaseModelSettings, source: Iterator[BugInstance]
+) -> Iterator[list[Example]]:
+    """Batches of examples of about the same length."""
+    rng, size = random.Random(settings.seed), settings.batch_size
+    while True:
+        pool = [encode(tokenizer, next(source)) for _ in range(size * 16)]
+        pool = [e for e in pool if len(e[0]) + len(e[1]) <= settings.max_position_embeddings]
+        pool.sort(key=lambda e: len(e[0]) + len(e[1]))
+        groups = [pool[i : i + size] for i in range(0, len(pool), size)]
+        rng.shuffle(groups)
+        yield from groups
+
+
+def weighted_loss(model: Qwen2ForCausalLM, batch: list[Example], prompt_weight: float, pad: int) -> torch.Tensor:
+    """Mean next-token loss, prompt tokens weighted by `prompt_weight`, response tokens by 1."""
+    width = max(len(p) + len(r) for p, r in batch)
+    ids = torch.full((len(batch), width), pad)
+    weights = torch.zeros(len(batch), width)
+    for row, (prompt, response) in enumerate(batch):
+        length = len(prompt) + len(response)
+        ids[row, :length] = torch.tensor(prompt + response)
+        weights[row, : len(prompt)] = prompt_weight
+        weights[row, len(prompt) : length] = 1.0
+    logits = model(input_ids=ids).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    return (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
+
+
+def schedule(step: int, total: int, warmup: int) -> float:
+    """Linear warm-up, then cosine to 5%."""
+    return min(1.0, (step + 1) / max(1, warmup)) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / total)))
+
+
+@torch.no_grad()
+def evaluate(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, instances: list[BugInstance]
+) -> dict[str, float]:
+    """Greedy answers to dev instances: share that are valid diffs, and share whose edit lines are the reference's."""
+    model.eval()
+    tokenizer.padding_side = "left"
+    prompts = [encode(tokenizer, i)[0] for i in instances]
+    inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt")
+    out = model.generate(**inputs, do_sample=False, max_new_tokens=256)[:, inputs["input_ids"].shape[1] :]
+    model.train()
+    valid = same = 0
+    for instance, ids in zip(instances, out, strict=True):
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        valid += parse_patch(text).format == "valid"
+        same += edit_lines(text) == edit_lines(instance.patch)
+    return {"valid_diff_rate": valid / len(instances), "reference_edit_rate": same / len(instances)}
+
+
+def edit_lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line[:1] in ("+", "-")]
+
+
+def save(
+    settings: BaseModelSettings,
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    log: list[dict[str, float]],
+) -> None:
+    tokenizer.padding_side = "right"
+    model.save_pretrained(settings.output_dir)
+    tokenizer.save_pretrained(settings.output_dir)
+    (settings.output_dir / "training_log.json").write_text(json.dumps(log, indent=1) + "\n")
+
+
+def main() -> None:
+    config = OmegaConf.merge(OmegaConf.load(CONFIG), OmegaConf.from_cli(sys.argv[1:]))
+    run(BaseModelSettings.model_validate(OmegaConf.to_container(config)))
+
+
+if __name__ == "__main__":
+    main()
