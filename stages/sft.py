@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCa
 from boostapr.errors import UserError
 from boostapr.files import read_jsonl
 from boostapr.metrics import MetricsWriter
+from boostapr.prompts import STYLES, repair_messages
 from boostapr.runs import StageRun
-from envs.policies.tokens import TOKENS_FILE, check_tokens, prompt_ids, write_token_samples
+from boostapr.tokens import check_fingerprint, has_fingerprint, read_fingerprint, write_fingerprint
 from envs.tasks import BugInstance
 from stages.chain import stage_main
 from stages.checkpoints import last_checkpoint, replace_folder
@@ -98,7 +99,7 @@ def load(settings: SFTSettings) -> tuple[Any, Any]:
 
     Raises:
         UserError: there is no such model, its context is shorter than max_length, or it has no chat template.
-        TokenMismatch: the base was trained on other token ids than its tokenizer gives here.
+        TokenMismatchError: the base was trained on other token ids than its tokenizer gives here.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.model)
@@ -114,7 +115,8 @@ def load(settings: SFTSettings) -> tuple[Any, Any]:
         raise UserError(
             f"`sft.model`: the tokenizer of {settings.model} needs a chat template, an eos and a pad token."
         )
-    check_tokens(settings.model, lambda messages: prompt_ids(tokenizer, messages), "transformers")
+    if has_fingerprint(settings.model):
+        check_fingerprint(read_fingerprint(settings.model), tokenizer, f"transformers' tokenizer for {settings.model}")
     if settings.lora.rank > 0:
         model = add_lora(model, settings.lora)
     return tokenizer, model
@@ -173,10 +175,9 @@ def export(model: Any, tokenizer: Any, instances: Sequence[BugInstance], setting
     with replace_folder(target) as scratch:
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-        write_token_samples(scratch, tokenizer, instances, settings.template)
-        reloaded = AutoTokenizer.from_pretrained(scratch)
-        if check_tokens(scratch, lambda messages: prompt_ids(reloaded, messages), "the exported tokenizer") == 0:
-            raise RuntimeError(f"{TOKENS_FILE} holds no prompts")
+        prompts = [repair_messages(instance, style, settings.template) for instance in instances for style in STYLES]
+        write_fingerprint(scratch, tokenizer, prompts)
+        check_fingerprint(read_fingerprint(scratch), AutoTokenizer.from_pretrained(scratch), "the exported tokenizer")
 
 
 def main(config: Config, stage: StageRun) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from boostapr.errors import UserError
 from boostapr.prompts import repair_messages
-from envs.policies.tokens import prompt_ids
+from boostapr.tokens import encode_prompt
 from envs.tasks import BugInstance
 from stages.settings import SFTSettings
 
@@ -60,7 +60,7 @@ def make_examples(
             copies = _round_at_random(rates[style], rng)
             if not copies:
                 continue
-            prompt = prompt_ids(tokenizer, repair_messages(instance, style, settings.template))
+            prompt = encode_prompt(tokenizer, repair_messages(instance, style, settings.template))
             response = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
             example = Example(instance.instance_id, style, prompt + response, len(prompt))
             if len(example.input_ids) <= settings.max_length:

@@ -19,8 +19,8 @@ from boostapr.config import Settings
 from boostapr.credit import token_bytes
 from boostapr.errors import UserError
 from boostapr.prompts import repair_messages
+from boostapr.tokens import check_fingerprint, encode_prompt, has_fingerprint, read_fingerprint
 from envs.policies import Finish, Request, Response, Sampling
-from envs.policies.tokens import check_tokens, prompt_ids
 
 
 class VLLMSettings(Settings):
@@ -54,7 +54,7 @@ class VLLMPolicy:
         progress: title of the progress bar.
 
     Raises:
-        TokenMismatch: vLLM would see other token ids than training did.
+        TokenMismatchError: vLLM would see other token ids than training did.
         UserError: vLLM cannot load the model.
     """
 
@@ -77,8 +77,9 @@ class VLLMPolicy:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(model))
             served = self._llm.get_tokenizer()
-            check_tokens(model, lambda messages: prompt_ids(self._tokenizer, messages), "transformers")
-            check_tokens(model, lambda messages: prompt_ids(served, messages), "vLLM's tokenizer")
+            if has_fingerprint(model):
+                check_fingerprint(read_fingerprint(model), self._tokenizer, f"transformers' tokenizer for {model}")
+                check_fingerprint(read_fingerprint(model), served, f"vLLM's tokenizer for {model}")
         except BaseException:
             self.close()
             raise
@@ -108,7 +109,7 @@ class VLLMPolicy:
 
     def prompt(self, request: Request) -> list[int]:
         """Token ids of a request's prompt."""
-        return prompt_ids(self._tokenizer, repair_messages(request.instance, self._style, self._template))
+        return encode_prompt(self._tokenizer, repair_messages(request.instance, self._style, self._template))
 
     def close(self) -> None:
         """Shut the engine down: its processes end and its memory is free when this returns."""
