@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from boostapr.errors import UserError
-from boostapr.files import write_json
+from boostapr.files import write_atomic, write_json
 from boostapr.report import terms
 from boostapr.report.data import load_run
 from boostapr.report.summary import summarize
 
 
 def build(run_dir: Path) -> dict[str, Any]:
-    """Read a run folder, write its summary.json, and return what was written.
+    """Read a run folder; write its summary.json, report/index.html and report/report.md; return the summary.
 
     summary.json: `systems` -> system -> split -> `pass@1`, `pass@4`, `valid_diff_rate` (0 to 1, None if incomplete; each with
     `<name>_ci95`), `n`, `resolved`, `statuses`, `formats`, `infra`; `comparisons` -> `sft_vs_base`, `boostapr_vs_sft`, ... ->
@@ -25,12 +25,28 @@ def build(run_dir: Path) -> dict[str, Any]:
 
     Raises UserError if run_dir is not there, holds no results, or a row is broken (file, line, field).
     """
-    run = load_run(run_dir)
-    if not run.systems:
-        raise UserError(f"{run_dir}/eval: no results.jsonl of any system. Run the evaluate stage first")
-    summary = summarize(run)
-    write_json(run_dir / "summary.json", summary)
-    return summary
+    return build_many([run_dir], run_dir / "report")[0]
+
+
+def build_many(run_dirs: Sequence[Path], out: Path) -> list[dict[str, Any]]:
+    """As `build` for several runs: one report under `out` with all of them side by side, a summary.json in each run.
+
+    With several runs (seeds), mean and deviation over them are added where all runs answered the same bugs in full.
+    """
+    from boostapr.report import html, markdown  # matplotlib and jinja2: only where a report is written
+    from boostapr.report.view import view
+
+    runs = [load_run(path) for path in run_dirs]
+    for run in runs:
+        if not run.systems:
+            raise UserError(f"{run.path}/eval: no results.jsonl of any system. Run the evaluate stage first")
+    summaries = [summarize(run) for run in runs]
+    for run, summary in zip(runs, summaries, strict=True):
+        write_json(run.path / "summary.json", summary)
+    report = view(runs, summaries)
+    write_atomic(out / "index.html", html.render(report))
+    write_atomic(out / "report.md", markdown.render(report))
+    return summaries
 
 
 def table(summary: Mapping[str, Any]) -> Table:
@@ -57,7 +73,7 @@ def _cell(entry: Mapping[str, Any] | None, key: str) -> str:
     if entry is None:
         return "not run"
     if entry[key] is None:
-        return f"partial ({entry['answered']}/{entry['n']})" if "missing" in entry else "n/a"
+        return f"partial ({entry['answered']}/{entry['n']})" if entry["missing"] else "n/a"
     low, high = entry[f"{key}_ci95"]
     text = terms.percent(entry[key])
     return text if key == "valid_diff_rate" else f"{text}\n{100 * low:.1f} to {100 * high:.1f}"

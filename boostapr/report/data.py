@@ -6,6 +6,7 @@ Nothing here imports a stage: the files are the interface. Whatever is missing, 
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections import Counter
@@ -19,6 +20,7 @@ from boostapr.files import read_jsonl
 
 RESULTS = "results.jsonl"
 SAMPLED = "sampled"
+INFRA = "infra"
 # The order in which systems and splits are shown; others follow alphabetically.
 SYSTEM_ORDER = ("base", "sft", "rerank", "ppo_r_seq", "boostapr")
 SPLIT_ORDER = ("test", "test_ood")
@@ -32,7 +34,7 @@ class Row:
     instance_id: str
     sample: int
     mode: str
-    response: str
+    response: bytes
     format: str
     resolved: bool
     outcome: Mapping[str, Any]
@@ -69,7 +71,7 @@ class StageInfo:
 
     @property
     def seconds(self) -> float | None:
-        return first_number(self.done or {}, ("seconds", "wall_s", "elapsed_s", "duration_s"))
+        return first_number(self.done or {}, ("wall_s",))
 
 
 @dataclass
@@ -83,6 +85,7 @@ class RunData:
     stages: list[StageInfo] = field(default_factory=list)
     curves: dict[str, list[tuple[int, dict[str, float]]]] = field(default_factory=dict)
     executed: dict[str, Counter[str]] = field(default_factory=dict)
+    reward_metrics: Mapping[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def splits(self) -> list[str]:
@@ -114,8 +117,11 @@ def load_run(path: Path) -> RunData:
     for split in run.splits():
         run.instances[split] = _find_instances(path, split, run.problems)
     run.stages = _stages(path)
-    for metrics in sorted({*path.glob("*/metrics.jsonl"), *path.glob("*/*/metrics.jsonl")}):
+    for metrics in sorted(path.rglob("metrics.jsonl")):
         run.curves[metrics.parent.relative_to(path).as_posix()] = load_metrics(metrics, run.problems)
+    quality = path / "reward" / "metrics.json"
+    if quality.is_file():
+        run.reward_metrics = json.loads(quality.read_text())
     for stage in ("demonstrations", "candidates"):
         _count_outcomes(path / stage / f"{stage}.jsonl", stage, run)
     for system, splits in run.systems.items():
@@ -138,7 +144,8 @@ def load_results(file: Path, problems: list[str]) -> SplitResults:
         key: Any = row.instance_id
         if row.mode == SAMPLED:
             store, key = samples.setdefault(row.instance_id, {}), row.sample
-        repeated += key in store
+        # An infra failure that a resumed run graded again is the ordinary case; any other repetition is worth a word.
+        repeated += key in store and store[key].status != INFRA
         store[key] = row
     if repeated:
         problems.append(f"{_short(file)}: {repeated} results were written more than once; the last of each counts")
@@ -189,10 +196,16 @@ def _row(record: Mapping[str, Any], file: Path, line: int) -> Row:
             raise UserError(f"{file}, line {line}: field `{name}` must be {kind.__name__}, found {found}")
     credit = record.get("credit")
     return Row(
-        record["instance_id"], int(record.get("sample", 0)), record["mode"], record["response"],
+        record["instance_id"], int(record.get("sample", 0)), record["mode"], _response(record),
         str(record.get("format", "unknown")), record["resolved"], record["outcome"],
         credit if isinstance(credit, dict) else None,
     )  # fmt: skip
+
+
+def _response(record: Mapping[str, Any]) -> bytes:
+    """The bytes of a response; `response_base64` is there if they are not UTF-8."""
+    raw = record.get("response_base64")
+    return base64.b64decode(raw) if isinstance(raw, str) else str(record["response"]).encode()
 
 
 def _find_instances(path: Path, split: str, problems: list[str]) -> dict[str, Mapping[str, Any]]:
@@ -205,8 +218,7 @@ def _find_instances(path: Path, split: str, problems: list[str]) -> dict[str, Ma
 
 
 def _stages(path: Path) -> list[StageInfo]:
-    folders = {f.parent for pattern in ("*", "*/*", "eval/*/*") for f in path.glob(f"{pattern}/done.json")}
-    folders |= {f.parent for pattern in ("*", "*/*", "eval/*/*") for f in path.glob(f"{pattern}/config.yaml")}
+    folders = {f.parent for name in ("done.json", "config.yaml") for f in path.glob(f"*/{name}")}
     stages = []
     for folder in folders:
         done, config = folder / "done.json", folder / "config.yaml"
@@ -218,16 +230,20 @@ def _stages(path: Path) -> list[StageInfo]:
                 config.read_text() if config.is_file() else None,
             )
         )
-    rank = {name: i for i, name in enumerate(ordered({s.name.split("/")[0] for s in stages}, STAGE_ORDER))}
-    return sorted(stages, key=lambda s: (rank[s.name.split("/")[0]], s.name))
+    order = ordered({s.name for s in stages}, STAGE_ORDER)
+    return sorted(stages, key=lambda s: order.index(s.name))
 
 
 def _count_outcomes(file: Path, stage: str, run: RunData) -> None:
     if not file.is_file():
         return
-    outcomes = [r["outcome"] for r in read_rows(file, run.problems) if isinstance(r.get("outcome"), dict)]
-    if outcomes:
-        run.executed[stage] = Counter(str(o.get("status", "unknown")) for o in outcomes)
+    latest: dict[tuple[Any, ...], str] = {}
+    for number, record in enumerate(read_rows(file, run.problems)):
+        if isinstance(record.get("outcome"), dict):
+            attempt = record.get("k", record.get("attempt", number))
+            latest[record.get("instance_id"), attempt] = str(record["outcome"].get("status", "unknown"))
+    if latest:
+        run.executed[stage] = Counter(latest.values())
 
 
 def _number(value: object) -> float | None:

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boostapr import stats
-from boostapr.report.data import SPLIT_ORDER, RunData, SplitResults
+from boostapr.report.data import INFRA, SPLIT_ORDER, RunData, SplitResults
 
 PASS_K = 4
-INFRA = "infra"
+CODE = "code"  # the format of answers that are whole files: no diff, so no share of valid ones
+# Checks of the benchmark, not competitors: in the table, but compared with nobody.
+CHECKS = ("gold", "noop")
 # (system, baseline) pairs that are compared whenever both were evaluated; any other system is compared with the SFT model.
 COMPARISONS = (
     ("sft", "base"),
@@ -63,6 +65,7 @@ def score(run: RunData, system: str, split: str, problems: list[str]) -> dict[st
         f"pass@{PASS_K}": None,
         "valid_diff_rate": None,
         "answered": len(rows),
+        "missing": n - len(rows),
         "resolved": sum(row.resolved for row in rows),
         "statuses": dict(statuses.most_common()),
         "formats": dict(Counter(row.format for row in rows).most_common()),
@@ -74,9 +77,9 @@ def score(run: RunData, system: str, split: str, problems: list[str]) -> dict[st
     }
     if n and len(rows) == n:
         _put(entry, "pass@1", stats.proportion(entry["resolved"], n))
-        _put(entry, "valid_diff_rate", stats.proportion(sum(row.format == "valid" for row in rows), n))
+        if any(row.format != CODE for row in rows):
+            _put(entry, "valid_diff_rate", stats.proportion(sum(row.format == "valid" for row in rows), n))
     else:
-        entry["missing"] = n - len(rows)
         problems.append(f"{where}: {n - len(rows)} of {n} instances have no first answer yet; pass@1 is not given")
     if results.samples:
         values, reason = pass_at_k(results, ids, PASS_K)
@@ -138,7 +141,7 @@ def compare(baseline: SplitResults, system: SplitResults, ids: Sequence[str], se
 
 def pairs(systems: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(system, baseline) pairs to compare among the systems that are there."""
-    known = {name for pair in COMPARISONS for name in pair}
+    known = {name for pair in COMPARISONS for name in pair} | set(CHECKS)
     found = [(s, b) for s, b in COMPARISONS if s in systems and b in systems]
     root = next((name for name in ("sft", "base") if name in systems), None)
     for other in [name for name in systems if name not in known]:

@@ -8,9 +8,11 @@ from typing import Any
 SYSTEMS = {
     "base": ("Base", "the model before any of our training"),
     "sft": ("SFT", "base, fine-tuned on demonstrations whose patches passed every test"),
-    "rerank": ("SFT + R_seq rerank", "SFT answers several times and the learned patch scorer R_seq picks one"),
+    "rerank": ("SFT + rerank", "SFT answers several times and the learned patch scorer R_seq picks one"),
     "ppo_r_seq": ("PPO + R_seq", "SFT, then reinforcement learning with one score per patch"),
     "boostapr": ("BoostAPR", "SFT, then reinforcement learning with the score spread over the edited lines by R_line"),
+    "gold": ("Reference patches", "a check of the benchmark: every bug must be solved"),
+    "noop": ("No change", "a check of the benchmark: no bug may be solved"),
 }
 
 STATUSES = {
@@ -55,6 +57,8 @@ GLOSSARY = {
     "dev": "a third set of bugs, used to follow training and to choose settings; the test sets are never used for that",
 }  # fmt: skip
 
+MODELS = {"r_seq": "R_seq", "r_line": "R_line"}
+
 # What the paper reports (Table 3 and Table 1), in percent: never ours, shown only for orientation.
 PAPER_SYSTEMS = {
     "base": (17.8, 20.2, 11.3),
@@ -69,13 +73,18 @@ def system_name(system: str) -> str:
     return SYSTEMS.get(system, (system, ""))[0]
 
 
+def pair(comparison: Mapping[str, Any]) -> str:
+    return f"{system_name(comparison['system'])} − {system_name(comparison['baseline'])}"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     return "n/a" if value is None else f"{100 * value:.{digits}f}%"
 
 
 def points(value: float | None) -> str:
     """A signed difference of two shares in percentage points, with a true minus sign."""
-    return "n/a" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+    text = "n/a" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
 
 
 def p_value(p: float | None) -> str:

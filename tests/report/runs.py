@@ -143,7 +143,14 @@ def demo_run(path: Path, n: int = 40) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "done.json").write_text(
             json.dumps(
-                {"stage": stage, "seconds": seconds, "command": f"python -m stages.{stage} experiment=demo", "seed": 1}
+                {
+                    "stage": stage,
+                    "wall_s": seconds,
+                    "versions": {"python": "3.11.2", "torch": "2.13.0", "verl": "0.9.1"},
+                    "finished": "2026-01-05T10:00:00+0000",
+                    "command": f"python -m stages.{stage} experiment=demo",
+                    "seed": 1,
+                }
             )
         )
         (folder / "config.yaml").write_text(f"seed: 1\nstage: {stage}\n")
