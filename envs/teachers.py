@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -132,7 +133,7 @@ def malformed(rng: random.Random, patch: str) -> str:
         lines[at] = lines[at][:1] + lines[at][1:].replace(" ", "", 1).rstrip(":") + " "
     else:
         at = rng.choice([i for i, line in enumerate(lines) if line.startswith("@@")])
-        lines[at] = lines[at].replace(",3", f",{rng.choice((2, 4, 5))}", 1)
+        lines[at] = re.sub(r"(?<=,)\d+", lambda count: str(int(count[0]) + rng.choice((1, 2))), lines[at], count=1)
     return "\n".join(lines) + "\n"
 
 
