@@ -198,7 +198,8 @@ def _packages(requirements: Sequence[Path], only: Sequence[str] | None) -> list[
     """One check for the packages of CORE that matter, and one for the rest of the set unless `only` narrows it."""
     name = ", ".join(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path) for path in requirements)
     remedy = "Install the tested set (make install, for the CPU)"
-    core, rest = [], []
+    core: list[str] = []
+    rest: list[str] = []
     for package, wanted in {key: value for path in requirements for key, value in pins(path).items()}.items():
         if only is not None and package not in only:
             continue

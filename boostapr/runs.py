@@ -63,13 +63,17 @@ class Stage:
     """A link of the chain.
 
     Attributes:
-        name: also the module, `stages.<name>`, and the command, `boostapr <name>`.
+        name: its name in `force=[...]` and in messages; usually also its module and command.
         folder: its place in the run folder.
         title: one line for the list that the pipeline prints.
         needs: names of the stages whose files it reads.
         settings: the sections of the root config that it reads. It sees no others, so that these decide alone whether
             what it left is still valid.
-        makes: the files it leaves, for the messages of the stages that miss them.
+        makes: the files it leaves; it does not count as finished without them.
+        module: what runs it, if not `stages.<name>`.
+        overrides: settings that it has on top of those of the run.
+        grows: it keeps a record of the settings with each of its results, and checks it itself: other settings reopen the
+            stage instead of making it stale, and it looks for its inputs as it needs them.
     """
 
     name: str
@@ -78,6 +82,14 @@ class Stage:
     needs: tuple[str, ...]
     settings: tuple[str, ...]
     makes: tuple[str, ...] = ()
+    module: str = ""
+    overrides: tuple[str, ...] = ()
+    grows: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that runs it alone, without the settings of the run."""
+        return " ".join([f"boostapr {(self.module or self.name).removeprefix('stages.')}", *self.overrides])
 
 
 class Run:
@@ -147,7 +159,7 @@ class Run:
         return record
 
     def check(self, stage: Stage, settings: Mapping[str, Any]) -> None:
-        """Is what the stage's folder holds made with these settings?
+        """Is what the stage's folder holds made with these settings? A stage that grows is reopened if it is not.
 
         Raises:
             StaleStage: it is not; lists the keys that differ, old and new value, and the remedies.
@@ -158,7 +170,9 @@ class Run:
         before, now = flatten(yaml.safe_load(path.read_text()) or {}), flatten(settings)
         absent = object()
         keys = [key for key in sorted({*before, *now} - self.local) if before.get(key, absent) != now.get(key, absent)]
-        if keys:
+        if keys and stage.grows:
+            (self.path(stage) / "done.json").unlink(missing_ok=True)
+        elif keys:
             lines = "\n".join(f"  {key}: {_show(before, key)} -> {_show(now, key)}" for key in keys)
             state = "finished" if self.done(stage) else "begun"
             later = [later.name for later in self.after(stage)]
@@ -198,19 +212,27 @@ class Run:
             MissingInput: a stage that it needs is unfinished.
         """
         self.check(stage, settings)
-        for name in stage.needs:
-            if self.done(name) is None:
-                raise self.missing(self[name], self.path(name), stage)
+        self.check_needs(stage)
         folder = self.path(stage)
         (folder / "done.json").unlink(missing_ok=True)
         write_atomic(folder / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
         return StageRun(self, stage, folder)
 
+    def check_needs(self, stage: Stage, planned: Iterable[str] = ()) -> None:
+        """Are the stages that this one needs finished, or `planned` to run before it?
+
+        Raises:
+            MissingInput: one is not; says how to run it.
+        """
+        for name in () if stage.grows else stage.needs:
+            if name not in planned and self.done(name) is None:
+                raise self.missing(self[name], self.path(name), stage)
+
     def missing(self, maker: Stage, path: Path, reader: Stage) -> MissingInput:
         """The error that says which stage makes `path`, and with which command."""
         return MissingInput(
             f"Stage {reader.name} needs {path}, which stage {maker.name} makes. Run it first:\n"
-            f"  {f'boostapr {maker.name} {self.command}'.strip()}\n"
+            f"  {f'{maker.command} {self.command}'.strip()}\n"
             f"or all that is missing:  {f'boostapr pipeline {self.command}'.strip()}"
         )
 

@@ -20,67 +20,96 @@ from boostapr.errors import UserError
 from boostapr.runs import Run, Stage, StageRun
 from stages.config import Config
 
-CHAIN = (
-    # Stage I: supervised fine-tuning on execution-verified demonstrations (section 3.2).
-    Stage(
-        "demonstrations",
-        folder="demonstrations",
-        title="ask the teacher; keep what passes every test",
-        needs=(),
-        settings=("seed",),
-        makes=("demonstrations.jsonl",),
-    ),
-    Stage(
-        "sft",
-        folder="sft",
-        title="fine-tune the base model on the demonstrations",
-        needs=("demonstrations",),
-        settings=("seed",),
-        makes=("model",),
-    ),
-    # Stage II: reward models from executed candidates (section 3.3).
-    Stage(
-        "candidates",
-        folder="candidates",
-        title="sample K patches a bug from the SFT model; execute them",
-        needs=("sft",),
-        settings=("seed",),
-        makes=("candidates.jsonl",),
-    ),
-    Stage(
-        "reward",
-        folder="reward",
-        title="train R_seq (scores a patch) and R_line (scores its spans)",
-        needs=("sft", "candidates"),
-        settings=("seed",),
-        makes=("r_seq", "r_line"),
-    ),
-    # Stage III: PPO with line-level credit (section 3.4).
-    Stage(
-        "ppo",
-        folder="ppo",
-        title="PPO on verl: token rewards from R_seq, spread by R_line",
-        needs=("sft", "reward"),
-        settings=("seed",),
-        makes=("model",),
-    ),
-    Stage(
-        "evaluate",
-        folder="eval",
-        title="run every system on the test splits",
-        needs=("sft", "reward", "ppo"),
-        settings=("seed",),
-    ),
-)
+
+def chain(config: Config) -> tuple[Stage, ...]:
+    """The stages of a run, in order, with what each reads and leaves."""
+    policies: list[tuple[str, tuple[str, ...], str]] = [(config.policy, (), "ppo")]
+    policies += [(name, (*overrides, f"policy={name}"), name) for name, overrides in config.rivals.items()]
+    return (
+        # Stage I: supervised fine-tuning on execution-verified demonstrations (section 3.2).
+        Stage(
+            "demonstrations",
+            folder="demonstrations",
+            title="ask the teacher; keep what passes every test",
+            needs=(),
+            settings=("seed", "benchmark", "sandbox", "demonstrations"),
+            makes=("demonstrations.jsonl",),
+        ),
+        Stage(
+            "sft",
+            folder="sft",
+            title="fine-tune the base model on the demonstrations",
+            needs=("demonstrations",),
+            settings=("seed", "benchmark", "demonstrations", "sft"),
+            makes=("model",),
+        ),
+        # Stage II: reward models from executed candidates (section 3.3).
+        Stage(
+            "candidates",
+            folder="candidates",
+            title="sample K patches a bug from the SFT model; execute them",
+            needs=("sft",),
+            settings=("seed", "benchmark", "sandbox", "vllm", "candidates"),
+            makes=("candidates.jsonl",),
+        ),
+        Stage(
+            "reward",
+            folder="reward",
+            title="train R_seq (scores a patch) and R_line (scores its spans)",
+            needs=("sft", "candidates"),
+            settings=("seed", "benchmark", "candidates", "reward"),
+            makes=("r_seq", "r_line"),
+        ),
+        # Stage III: PPO with line-level credit (section 3.4); rivals differ in their settings alone.
+        *(
+            Stage(
+                name,
+                folder=folder,
+                title="PPO on verl: token rewards from R_seq, spread by R_line"
+                if not overrides
+                else f"a rival of it: {' '.join(overrides[:-1])}",
+                needs=("sft", "reward"),
+                settings=("seed", "policy", "benchmark", "sandbox", "sft", "reward", "credit", "ppo", "verl"),
+                makes=("model",),
+                module="stages.ppo",
+                overrides=overrides,
+            )
+            for folder, overrides, name in policies
+        ),
+        Stage(
+            "evaluate",
+            folder="eval",
+            title="run every system on the test splits",
+            needs=("sft", "reward", "ppo", *config.rivals),
+            settings=("seed", "system", "benchmark", "sandbox", "vllm", "evaluate"),
+            grows=True,
+        ),
+    )
+
 
 # Settings that change how fast a result comes, not what it is: a difference in them makes no stage stale.
-LOCAL: tuple[str, ...] = ()
+LOCAL = (
+    "sandbox.workers",
+    "sandbox.cache",
+    "sandbox.infra_retries",
+    "sandbox.retry_backoff_s",
+    "sft.num_threads",
+    "sft.logging_steps",
+    "vllm.num_threads",
+    "reward.num_threads",
+    "verl.weight_sync_timeout_s",
+    "verl.rollout_timeout_s",
+    "verl.poll_interval_s",
+)
 
 console = Console(highlight=False)
 
 
-def stage_main(name: str, main: Callable[[Config, StageRun], None]) -> NoReturn:
-    """The last line of every stage file: run `main` supervised, and exit with its code."""
+def stage_main(name: str, main: Callable[[Config, StageRun], bool | None]) -> NoReturn:
+    """The last line of every stage file: run `main` supervised, and exit with its code.
+
+    When `main` returns, the stage is finished, unless it returns False: then it ended well, but more is to be done.
+    """
     if supervise.LABEL in os.environ:
         _exit(lambda: _work(name, main))
     launch(lambda config, overrides: drive(config, overrides, [name]))
@@ -112,19 +141,17 @@ def drive(config: Config, overrides: Sequence[str], names: Sequence[str]) -> int
             for emptied in run.reset(stage):
                 console.print(f"{run.path(emptied)} emptied: {stage.name} is to be redone")
         stages = [run[name] for name in names]
+        settings = {stage.name: settings_of(config, overrides, stage) for stage in stages}
         machine = config.machine
         check_before_run(Needs(machine.memory_gb, machine.disk_gb, machine.requirements), run.folder)
         for stage in stages:
-            run.check(stage, settings_of(config, stage))
-        for stage in stages:
-            for need in stage.needs:
-                if need not in names and run.done(need) is None:
-                    raise run.missing(run[need], run.path(need), stage)
+            run.check(stage, settings[stage.name])
+            run.check_needs(stage, planned=names)
         _print_plan(run, stages)
         for stage in stages:
             if run.done(stage):
                 continue
-            code = _run_stage(run, stage, [text for text in overrides if not text.startswith("force=")])
+            code = _run_stage(run, stage, merge(overrides, stage.overrides))
             if code != 0:
                 return code
     finally:
@@ -134,13 +161,24 @@ def drive(config: Config, overrides: Sequence[str], names: Sequence[str]) -> int
 
 def open_run(config: Config, overrides: Sequence[str]) -> Run:
     """The run folder that the configuration names."""
-    command = " ".join(text for text in overrides if not text.startswith("force="))
-    return Run(config.runs / config.name, CHAIN, command, LOCAL)
+    return Run(config.runs / config.name, chain(config), " ".join(merge(overrides)), LOCAL)
 
 
-def settings_of(config: Config, stage: Stage) -> dict[str, Any]:
+def settings_of(config: Config, overrides: Sequence[str], stage: Stage) -> dict[str, Any]:
     """The sections of the configuration that a stage reads, as plain values: what decides whether its result is valid."""
+    if stage.overrides:
+        config = load(Config, merge(overrides, stage.overrides))
     return config.model_dump(mode="json", include=set(stage.settings))
+
+
+def merge(overrides: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """Overrides for a child: `more` replaces those of the same key; `force` is the driver's business."""
+    keys = {_key(text) for text in more} | {"force"}
+    return [*(text for text in overrides if _key(text) not in keys), *more]
+
+
+def _key(override: str) -> str:
+    return override.split("=", 1)[0].lstrip("+")
 
 
 def view(config: Config, stage: Stage) -> Config:
@@ -160,10 +198,9 @@ def _run_stage(run: Run, stage: Stage, overrides: Sequence[str]) -> int:
     console.rule(f"[bold]{stage.name}[/]: {stage.title}", align="left")
     started = time.monotonic()
     log = run.path(stage) / "log.txt"
-    code = supervise.run([sys.executable, "-m", f"stages.{stage.name}", *overrides], run.folder, log)
+    module = stage.module or f"stages.{stage.name}"
+    code = supervise.run([sys.executable, "-m", module, *overrides], run.folder, log)
     took = duration(time.monotonic() - started)
-    if code == 0 and run.done(stage) is None:
-        code = 1  # it said success without finish(): never take that for a result
     if code == 0:
         console.print(f"{stage.name} took {took}")
     else:
@@ -186,16 +223,16 @@ def _forced(config: Config, run: Run) -> list[Stage]:
     return [run[name] for name in config.force]
 
 
-def _work(name: str, main: Callable[[Config, StageRun], None]) -> int:
+def _work(name: str, main: Callable[[Config, StageRun], bool | None]) -> int:
     """In the supervised child: the stage itself."""
     supervise.raise_on_signals()
     overrides = sys.argv[1:]
     config = load(Config, overrides)
     run = open_run(config, overrides)
     stage = run[name]
-    opened = run.open(stage, settings_of(config, stage))
-    main(view(config, stage), opened)
-    if run.done(stage) is None:
+    opened = run.open(stage, settings_of(config, overrides, stage))
+    finished = main(view(config, stage), opened)
+    if finished is not False and run.done(stage) is None:
         opened.finish()
     return 0
 

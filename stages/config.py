@@ -9,6 +9,12 @@ from typing import Literal
 from pydantic import Field
 
 from boostapr.config import RepoPath, Settings
+from boostapr.credit import CreditSettings
+from boostapr.verl_plugin.settings import PPOSettings, VerlSettings
+from envs.policies.vllm_engine import VLLMSettings
+from envs.sandboxes.settings import SandboxSettings
+from reward_models.settings import RewardSettings
+from stages.settings import BenchmarkSettings, CandidateSettings, DemonstrationSettings, EvaluateSettings, SFTSettings
 
 
 class MachineSettings(Settings):
@@ -23,10 +29,29 @@ class MachineSettings(Settings):
 
 
 class Config(Settings):
-    """One run. `force` names finished stages to redo, or is "all"; the run folder is `runs`/`name`."""
+    """One run; its folder is `runs`/`name`.
+
+    force: finished stages to redo, or "all". policy: the folder of what stage III trains. rivals: further policies, each
+    with the overrides that make it: they are trained after `policy`, in folders of their own. system: which systems of
+    `evaluate.run` to evaluate.
+    """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,-]*$")
     runs: Path
     seed: int = Field(ge=0, lt=2**32)
     force: list[str] | Literal["all"]
+    policy: str = Field(pattern=r"^[a-z0-9_]+$")
+    rivals: dict[str, list[str]]
+    system: list[str] | Literal["all"]
     machine: MachineSettings
+    benchmark: BenchmarkSettings
+    sandbox: SandboxSettings
+    vllm: VLLMSettings
+    demonstrations: DemonstrationSettings
+    sft: SFTSettings
+    candidates: CandidateSettings
+    reward: RewardSettings
+    credit: CreditSettings
+    ppo: PPOSettings
+    verl: VerlSettings
+    evaluate: EvaluateSettings

@@ -9,7 +9,7 @@ the table, runs/<name>/summary.json and runs/<name>/report/index.html.
 
 from collections.abc import Sequence
 
-from stages.chain import CHAIN, console, drive, duration, launch, open_run
+from stages.chain import chain, console, drive, duration, launch, open_run
 from stages.config import Config
 
 
@@ -18,7 +18,7 @@ def main(config: Config, overrides: Sequence[str]) -> int:
     console.print(f"[bold]{config.name}[/] -> {config.runs / config.name}   ({' '.join(overrides) or 'defaults'})")
 
     # demonstrations -> sft (Stage I) -> candidates -> reward (Stage II) -> ppo (Stage III) -> evaluate
-    code = drive(config, overrides, [stage.name for stage in CHAIN])
+    code = drive(config, overrides, [stage.name for stage in chain(config)])
     if code != 0:
         return code
 
