@@ -79,7 +79,7 @@ def _read_report(result: RunResult) -> tuple[Report | None, str]:
 def _status(
     instance: BugInstance, tree: Tree, result: RunResult, report: Report | None, problem: str
 ) -> tuple[Status, str]:
-    if result.stopped == "timeout" or result.exit_code == -signal.SIGXCPU:
+    if result.stopped == "timeout":
         return Status.TIMEOUT, f"stopped after {result.wall_s:.1f} s"
     if result.stopped == "memory":
         return Status.OUT_OF_MEMORY, f"stopped at {result.peak_memory_mb:.0f} MiB"
@@ -104,7 +104,8 @@ def _status(
         return Status.TESTS_FAILED, f"all required tests passed, but {_exit_words(result.exit_code)}"
     if _MEMORY.search(result.output[-400:]):
         return Status.OUT_OF_MEMORY, f"{_exit_words(result.exit_code)} after a MemoryError"
-    if _SYNTAX_ERROR.search(result.output):
+    # The runner came back with an error before it had a report: something raised while the tests were imported.
+    if result.attested is not None or _SYNTAX_ERROR.search(result.output):
         return _collect_status(tree, result.root, result.output)
     return Status.TESTS_FAILED, f"{_exit_words(result.exit_code)}, and {problem}"
 

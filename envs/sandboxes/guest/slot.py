@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import shutil
@@ -187,9 +188,8 @@ class Slot:
     def restrict(self, timeout_s: float, memory_bytes: int | None) -> None:
         """In the forked child: limits, uid, Landlock, seccomp; there is no way back."""
         config = self.config
-        cpu = int(timeout_s) + 2
+        cpu = cpu_limit_s(timeout_s)
         limits = [
-            (resource.RLIMIT_CPU, cpu),
             (resource.RLIMIT_FSIZE, config.disk_mb * MIB),
             (resource.RLIMIT_NOFILE, config.max_open_files),
             (resource.RLIMIT_CORE, 0),
@@ -204,6 +204,7 @@ class Slot:
             hard = resource.getrlimit(kind)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (value, value))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
         if config.uid is not None:
             os.setgroups([])
             os.setresgid(config.uid, config.uid, config.uid)
@@ -279,6 +280,20 @@ class Slot:
             for pid in self.members():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def cpu_limit_s(timeout_s: float) -> int:
+    """CPU seconds that each process of a run may use: the wall clock's limit, rounded up."""
+    return math.ceil(timeout_s)
+
+
+def starved_s(pid: int) -> float:
+    """Seconds for which the process could have run but no core was free; 0 if the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _resident_pages(pid: int) -> int:
