@@ -19,14 +19,13 @@ from boostapr.rewards import execution_reward
 from boostapr.runs import StageRun
 from envs.policies import Response
 from envs.policies.vllm_engine import VLLMPolicy
-from envs.sandboxes import SandboxSettings
+from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance
 from stages.chain import stage_main
 from stages.common import (
     PolicyOpener,
     ResponseLog,
     ask,
-    execute,
     graded,
     load_split,
     request_missing,
@@ -45,7 +44,7 @@ def run(
     seed: int,
     stage: StageRun,
 ) -> None:
-    """Sample, execute, score."""
+    """Sample, score."""
     by_id = {instance.instance_id: instance for instance in instances}
     with ResponseLog(stage.folder / "responses.jsonl") as log:
         ask(open_policy, seed, request_missing(log, instances, "sampled", settings.num_candidates, settings.sampling))
@@ -59,7 +58,7 @@ def run(
         rows = {(row["instance_id"], row["k"]): row for row in graded(out.rows)}
         todo = [key for key in usable if key not in rows]
         items = [(by_id[key[0]], usable[key].data) for key in todo]
-        for index, outcome in execute(sandbox, items, "executing the candidates"):
+        for index, outcome in run_many(sandbox, items, "executing the candidates"):
             row = candidate_row(by_id[todo[index][0]], todo[index][1], usable[todo[index]], outcome, settings)
             rows[todo[index]] = row
             out.write(row)

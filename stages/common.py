@@ -1,9 +1,9 @@
-"""What the stages share: reading splits, asking policies so that a kill loses nothing, executing each answer once."""
+"""What the stages share: reading splits, asking policies so that a kill loses nothing, rows of executed answers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter, write_atomic
-from boostapr.outcomes import Outcome, Status
+from boostapr.outcomes import Status
 from envs.policies import Policy, Request, Response, Sampling
-from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance, InstanceError, load_instances
 from stages.settings import BenchmarkSettings, SplitSettings
 
@@ -105,19 +104,6 @@ def ask(open_policy: PolicyOpener, seed: int, requests: Sequence[Request]) -> No
             log, mode, samples = request.key
             for sample, response in zip(samples, responses, strict=False):  # a file of predictions may hold fewer
                 log.write((request.instance.instance_id, mode, sample), response)
-
-
-def execute(
-    settings: SandboxSettings, items: Sequence[tuple[BugInstance, bytes]], progress: str
-) -> Iterator[tuple[int, Outcome]]:
-    """(index, outcome) of each (instance, response) as they complete; equal responses to an instance run once."""
-    same: dict[tuple[str, bytes], list[int]] = {}
-    for index, (instance, response) in enumerate(items):
-        same.setdefault((instance.instance_id, response), []).append(index)
-    groups = list(same.values())
-    for number, outcome in run_many(settings, [items[group[0]] for group in groups], progress):
-        for index in groups[number]:
-            yield index, outcome
 
 
 def graded(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

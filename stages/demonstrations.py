@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter
 from boostapr.runs import StageRun
-from envs.sandboxes import SandboxSettings
+from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance
 from envs.teachers import RuleTeacher, Teacher
 from stages.chain import stage_main
-from stages.common import execute, graded, load_split, status_shares, write_rows
+from stages.common import graded, load_split, status_shares, write_rows
 from stages.config import Config
 from stages.settings import DemonstrationSettings, SplitSettings, TeacherSettings
 
@@ -29,14 +29,14 @@ def run(
     seed: int,
     stage: StageRun,
 ) -> None:
-    """Ask, execute, keep what resolves."""
+    """Ask, keep what resolves."""
     with JsonlWriter(stage.folder / "attempts.jsonl") as log:
         rows = {(row["instance_id"], row["attempt"]): row for row in graded(log.rows)}
         wanted = [(instance, attempt) for instance in instances for attempt in range(settings.num_attempts)]
         todo = [(i, attempt) for i, attempt in wanted if (i.instance_id, attempt) not in rows]
         answers = [teacher.demonstrate(i, attempt_seed(seed, i.instance_id, attempt)) for i, attempt in todo]
         items = [(i, answer.patch.encode()) for (i, _), answer in zip(todo, answers, strict=True)]
-        for index, outcome in execute(sandbox, items, "executing the teacher's attempts"):
+        for index, outcome in run_many(sandbox, items, "executing the teacher's attempts"):
             (instance, attempt), answer = todo[index], answers[index]
             row = {
                 "instance_id": instance.instance_id,

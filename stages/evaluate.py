@@ -21,12 +21,12 @@ from boostapr.prompts import PROMPT_VERSION
 from boostapr.runs import StageRun
 from envs.policies.fixed import FixedPolicy, gold, noop, predictions
 from envs.policies.vllm_engine import VLLMPolicy, VLLMSettings
-from envs.sandboxes import SandboxSettings
+from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance, to_json
 from reward_models.scorer import RewardScorer
 from stages.answers import FIRST, SAMPLED, Answer, Judge, Scorer, collect, rerank, result_row, summarize
 from stages.chain import stage_main
-from stages.common import PolicyOpener, ResponseLog, ask, execute, graded, load_split, request_missing, write_rows
+from stages.common import PolicyOpener, ResponseLog, ask, graded, load_split, request_missing, write_rows
 from stages.config import Config
 from stages.settings import EvaluateSettings, SystemSettings
 
@@ -54,7 +54,7 @@ def run(
     seed: int,
     folder: Path,
 ) -> None:
-    """Answer, execute, summarise. `open_policy` by system name; `judge` holds the reward models, loaded when needed."""
+    """Answer, summarise. `open_policy` by system name; `judge` holds the reward models, loaded when needed."""
     for split, instances in splits.items():
         write_rows(folder / "instances" / f"{split}.jsonl", [to_json(instance) for instance in instances])
     for name in names:
@@ -100,7 +100,7 @@ def grade(settings: EvaluateSettings, job: Job, judge: Judge, sandbox: SandboxSe
         if job.system.credit:
             todo = judge.with_credit(todo)
         items = [(by_id[answer.instance_id], answer.response.data) for answer in todo]
-        for index, outcome in execute(sandbox, items, f"executing the answers of {job.name} on {job.split}"):
+        for index, outcome in run_many(sandbox, items, f"executing the answers of {job.name} on {job.split}"):
             row = result_row(todo[index], by_id[todo[index].instance_id], outcome)
             rows[todo[index].key] = row
             out.write(row)

@@ -11,6 +11,7 @@ from stage_tools import make_model
 from boostapr.config import CONF
 from boostapr.runs import Run, Stage, StageRun
 from envs.benchmarks.microbugs.generate import generate
+from envs.sandboxes import SandboxSettings
 from envs.tasks import BugInstance
 from stages.settings import CandidateSettings, DemonstrationSettings, EvaluateSettings, SFTSettings
 
@@ -73,3 +74,25 @@ def sft_settings(model_dir: Path) -> SFTSettings:
         "num_threads": 1,
     }
     return SFTSettings.model_validate(values | small)  # type: ignore[operator]  # a mapping, as every file in conf/ is
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> SandboxSettings:
+    """The real process sandbox, one worker, no cache of results."""
+    return SandboxSettings(
+        backend="process",
+        workers=1,
+        timeout_s=20,
+        memory_mb=512,
+        disk_mb=16,
+        max_processes=16,
+        max_open_files=64,
+        output_limit_bytes=8192,
+        infra_retries=0,
+        retry_backoff_s=0,
+        cache=None,
+        readable=(),
+        namespaces=True,
+        landlock=True,
+        seccomp=True,
+    )

@@ -199,7 +199,7 @@ def test_export_refuses_changed_tokenizer(bugs: list[BugInstance], sft_settings:
     record = json.loads((folder / "boostapr_tokens.json").read_text())
     record["prompts"][1]["ids"][7] += 1
     (folder / "boostapr_tokens.json").write_text(json.dumps(record))
-    with pytest.raises(TokenMismatchError, match="prompt 1 .* position 7"):
+    with pytest.raises(TokenMismatchError, match=r"prompt 1 .* position 7"):
         sft.load(change(sft_settings, model=str(folder)))
 
 
