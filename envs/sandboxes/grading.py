@@ -17,6 +17,7 @@ _PYTEST_FRAME = re.compile(r"^(\S+\.py):(\d+): ?(?:in (\w+)|\w*)$", re.MULTILINE
 _SYNTAX_ERROR = re.compile(
     r'File "([^"\n]+)", line (\d+)\n(?:(?!  File ).*\n){0,6}?(?:E +)?((?:Syntax|Indentation|Tab)Error: .*)'
 )
+_EXCEPTION_LINE = re.compile(r"^(?:E +)?([\w.]*(?:Error|Exception|Exit|Interrupt|Skipped|SkipTest)\b.*)$", re.MULTILINE)
 _MEMORY = re.compile(r"\bMemoryError\b")
 
 
@@ -140,8 +141,8 @@ def _collect_status(tree: Tree, root: str, text: str) -> tuple[Status, str]:
         path = _relative(found.group(1), root)
         if path in tree.changed:
             return Status.COMPILE_FAILED, f"{path}, line {found.group(2)}: {found.group(3)}"
-    last = next((line for line in reversed(text.strip().splitlines()) if line.strip()), "")
-    return Status.COLLECT_FAILED, f"the tests could not be imported: {last.strip()[:200]}"
+    errors = _EXCEPTION_LINE.findall(text)
+    return Status.COLLECT_FAILED, f"the tests could not be imported: {errors[-1][:200] if errors else 'see the output'}"
 
 
 def _exit_words(code: int | None) -> str:

@@ -81,13 +81,15 @@ def test_memory_hogs_run_out_of_memory(sandbox):
 def test_disk_filler_hits_its_quota(sandbox):
     """Many files below the size limit of one file."""
     text = """
-        import errno
+        import errno, os
         code = 0
         try:
             for n in range(1000):
                 with open(f"fill-{n}", "wb") as file: file.write(bytes(1 << 20))
         except OSError as error:
             code = error.errno
+        for name in os.listdir("."):
+            if name.startswith("fill-"): os.remove(name)
         def add(a, b): return {errno.ENOSPC: "full", 0: "unlimited"}[code]
     """
     outcome = run(sandbox, text)
@@ -243,10 +245,10 @@ FORGED = '<testsuite><testcase classname="test_stats.T" name="test_add"/><testca
          Status.SPOOFED),
         ("import unittest\nclass T(unittest.TestCase):\n    def assertEqual(self, *a): pass\nunittest.TestCase = T\n"
          "def add(a, b): return 0", Status.SPOOFED),
-        ("import builtins\nbuiltins.isinstance = lambda *a: True\ndef add(a, b): return 0", Status.SPOOFED),
+        ("import builtins\nbuiltins.print = lambda *a: None\ndef add(a, b): return 0", Status.SPOOFED),
         ("import os, sys, time\nif os.fork() == 0:\n    path = sys.argv[2]\n    time.sleep(0.05)\n    end = time.time() + 5\n"
          f"    while time.time() < end: open(path, 'w').write({FORGED!r})\n    os._exit(0)\ndef add(a, b): return 0", None),
-        ("import unittest\nraise unittest.SkipTest('all is well')", Status.TESTS_FAILED),
+        ("import unittest\nraise unittest.SkipTest('all is well')", Status.COLLECT_FAILED),
         ("import unittest\ndef add(a, b): raise unittest.SkipTest('all is well')", Status.TESTS_FAILED),
         ("import os\nfor name in ('test_stats.py',):\n    try: os.remove(name)\n    except OSError: pass\n"
          "try: open('test_stats.py', 'w').write('')\nexcept OSError: pass\ndef add(a, b): return 0", None),
@@ -264,7 +266,7 @@ def test_forged_results_are_never_resolved(sandbox, text, status):
 
 def test_a_patch_cannot_touch_tests_or_steer_the_runner(sandbox):
     """Edited tests are restored, new conftest.py, configuration and shadowing modules removed, before anything runs."""
-    empty_tests = "--- a/test_stats.py\n+++ b/test_stats.py\n@@ -1,1 +1,1 @@\n-import unittest\n+import unittest; raise SystemExit(0)\n"
+    empty_tests = "--- a/test_stats.py\n+++ b/test_stats.py\n@@ -1,2 +1,2 @@\n-import unittest\n+import unittest; raise SystemExit(0)\n from stats import add\n"
     instance = make_instance(files={**make_instance().files, "test_stats.py": TESTS})
     assert sandbox.run(instance, empty_tests.encode()).status is Status.TESTS_FAILED
     for name in ("conftest.py", "xmlrunner.py", "unittest/__init__.py", "sitecustomize.py"):

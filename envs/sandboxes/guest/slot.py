@@ -89,8 +89,7 @@ class Slot:
         if config.uid is not None:
             self.contained.append("own_uid")
         if config.landlock and linux.landlock_abi() > 0:
-            read_only = ["/"] if self.has_own_root else [*config.readable, "/proc"]
-            self._ruleset = linux.landlock_ruleset(read_only, [self.base, *_DEVICES], network=self.has_own_root)
+            self._make_ruleset()
             self.contained.append("landlock")
         if config.seccomp and linux.seccomp_supported():
             self._filter = linux.seccomp_filter(network=self.has_own_root)
@@ -112,6 +111,13 @@ class Slot:
         with contextlib.suppress(OSError):
             linux.loopback_up()
 
+    def _make_ruleset(self) -> None:
+        """Rules hold on to the folder that was at the path: a new mount needs new rules."""
+        if self._ruleset is not None:
+            os.close(self._ruleset)
+        read_only = ["/"] if self.has_own_root else [*self.config.readable, "/proc"]
+        self._ruleset = linux.landlock_ruleset(read_only, [self.base, *_DEVICES], network=self.has_own_root)
+
     # ---- files
 
     def wipe(self) -> None:
@@ -132,6 +138,8 @@ class Slot:
         if self.has_own_root:
             linux.unmount(self.base)
             linux.mount_tmpfs(self.base, self.config.disk_mb)
+            if self._ruleset is not None:
+                self._make_ruleset()
             return
         for entry in os.listdir(self.base):
             subprocess.run(
