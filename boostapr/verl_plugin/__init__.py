@@ -1,0 +1,1 @@
+"""The only room that knows verl: everything plugs into verl 0.9.1 through its registries and by subclassing (docs/verl.md)."""

@@ -1,0 +1,73 @@
+"""Training engines and workers for the CPU platform.
+
+Extension points: `EngineRegistry` (verl registers its FSDP engines for cuda and npu only) and a subclass of verl's
+`TrainingWorker`, which the trainer puts into its role mapping.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from verl.utils.distributed import initialize_global_process_group_ray
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine_workers import TrainingWorker
+
+from boostapr.verl_plugin.session import TRAINER_THREADS
+from boostapr.verl_plugin.workers import PolicyWorker
+
+
+@EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")
+class CPUEngineWithLMHead(FSDPEngineWithLMHead):
+    """The policy and its frozen reference."""
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        if not self.engine_config.forward_only:
+            return super()._build_fsdp_module(module)
+        # verl wraps a separate reference with CPUOffloadPolicy(pin_memory=True), which needs an accelerator. It never
+        # trains, so it needs no wrapping at all.
+        precision = self.engine_config.mixed_precision
+        self._autocast_dtype = PrecisionType.to_dtype(precision["param_dtype"]) if precision else torch.bfloat16
+        self.scaler = None
+        return module
+
+
+@EngineRegistry.register(model_type="value_model", backend=["fsdp2"], device="cpu")
+class CPUEngineWithValueHead(FSDPEngineWithValueHead):
+    """The critic. verl.utils.model.load_valuehead_model insists on flash attention, which a CPU does not have."""
+
+    def _build_module(self) -> torch.nn.Module:
+        from transformers import AutoModelForTokenClassification
+
+        config = self.model_config.hf_config
+        config.num_labels, config.classifier_dropout = 1, 0.0
+        config.hidden_dropout, config.summary_dropout_prob = "0", 0.0
+        dtype = PrecisionType.to_dtype(self.engine_config.model_dtype or torch.float32)
+        module: torch.nn.Module = AutoModelForTokenClassification.from_pretrained(
+            self.model_config.local_path,
+            dtype=dtype,
+            config=config,
+            attn_implementation=self.model_config.override_config.get("attn_implementation", "sdpa"),
+            trust_remote_code=self.model_config.trust_remote_code,
+        )
+        return module.to(dtype)
+
+
+class CPUTrainingWorker(TrainingWorker):
+    """Starts torch.distributed with plain gloo: verl would ask for "cpu:gloo,cpu:gloo", which torch refuses."""
+
+    def __init__(self, config: Any) -> None:
+        if TRAINER_THREADS in os.environ:
+            torch.set_num_threads(int(os.environ[TRAINER_THREADS]))
+        initialize_global_process_group_ray(backend="cpu:gloo")  # verl skips its own call when a group exists
+        super().__init__(config)
+
+
+class CPUPolicyWorker(PolicyWorker):
+    """Actor, rollout adapter and reference in one process."""
+
+    actor_worker_cls = CPUTrainingWorker
+    ref_worker_cls = CPUTrainingWorker

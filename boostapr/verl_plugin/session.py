@@ -1,0 +1,155 @@
+"""One Ray cluster per run, and nothing of it left behind when the run ends, fails or is interrupted.
+
+A SIGKILL of the driver is the supervisor's business (boostapr.supervise), under which every stage runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from boostapr.errors import UserError
+from boostapr.verl_plugin.settings import VerlSettings
+
+RUN_ID = "BOOSTAPR_RUN_ID"
+TRAINER_THREADS = "BOOSTAPR_TRAINER_THREADS"
+_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+_MAX_SOCKET_FOLDER = 40  # Ray puts about 60 more characters behind it, and a Unix socket's path may have 107
+
+
+class SessionError(UserError):
+    """Ray could not be started."""
+
+
+def run_id() -> str:
+    """The id of the run that this process belongs to, the same in all its processes. Raises RuntimeError outside of a run."""
+    try:
+        return os.environ[RUN_ID]
+    except KeyError:
+        raise RuntimeError(f"{RUN_ID} is not set: this code runs only inside `ray_session`") from None
+
+
+@contextmanager
+def ray_session(settings: VerlSettings, log_dir: Path) -> Iterator[None]:
+    """Ray for one run, with the environment of `settings`; what its processes printed is moved to `log_dir` at the end.
+
+    Raises SessionError if Ray does not start, with its reason.
+    """
+    identity = uuid.uuid4().hex[:12]
+    variables = environment(settings) | {RUN_ID: identity}
+    before = set(psutil.Process().children(recursive=True))
+    folder = _socket_folder()
+    with _environ(variables):
+        try:
+            for attempt in range(1, settings.ray.start_attempts + 1):
+                try:
+                    _start_ray(settings, variables, folder / str(attempt))
+                    break
+                except SessionError:
+                    if attempt == settings.ray.start_attempts:
+                        raise
+                    _end_everything(before)
+            yield
+        finally:
+            _end_everything(before)
+            _keep_logs(folder, log_dir)
+            shutil.rmtree(folder, ignore_errors=True)
+            for path in Path("/tmp").glob(f"rl-colocate-zmq-{identity}-*"):  # see vllm_worker.own_socket
+                path.unlink(missing_ok=True)
+
+
+def environment(settings: VerlSettings) -> dict[str, str]:
+    """Environment variables that every process of a run needs, verl's platform choice among them."""
+    variables = dict(settings.env)
+    if settings.device == "cpu":
+        variables["VERL_PLATFORM"] = "cpu"
+        variables["VERL_USE_EXTERNAL_MODULES"] = "boostapr.verl_plugin.platform_cpu"
+    if settings.trainer_threads is not None:
+        variables[TRAINER_THREADS] = str(settings.trainer_threads)
+    return variables
+
+
+def _socket_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="bapr-"))
+    if len(str(folder)) > _MAX_SOCKET_FOLDER:
+        folder.rmdir()
+        raise SessionError(
+            f"The temporary folder {folder.parent} has a path too long for Ray's sockets: set TMPDIR to a shorter one, such as /tmp."
+        )
+    return folder
+
+
+@contextmanager
+def _environ(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _start_ray(settings: VerlSettings, variables: Mapping[str, str], folder: Path) -> None:
+    import ray
+
+    options: dict[str, Any] = {
+        "address": settings.ray.address,
+        "log_to_driver": settings.ray.log_to_driver,
+        "logging_level": logging.WARNING,
+        "runtime_env": {"env_vars": dict(variables)},
+    }
+    if settings.ray.address == "local":
+        options |= {
+            "num_cpus": settings.ray.num_cpus,
+            "num_gpus": settings.ray.num_gpus,
+            "include_dashboard": False,
+            "_temp_dir": str(folder),
+        }
+        if settings.ray.object_store_mb is not None:
+            options["object_store_memory"] = settings.ray.object_store_mb << 20
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises plain Exception when its start times out
+        raise SessionError(f"Ray did not start (verl.ray.address={settings.ray.address}): {error}") from error
+
+
+def _end_everything(before: set[psutil.Process]) -> None:
+    """Shut Ray down, then end what it leaves: vLLM's engine processes outlive the actor that started them by seconds.
+
+    before: descendants that are not of this session.
+    """
+    import ray
+
+    descendants = [process for process in psutil.Process().children(recursive=True) if process not in before]
+    if ray.is_initialized():
+        ray.shutdown()
+    for process in descendants:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(descendants, timeout=_GRACE_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_GRACE_S)
+
+
+def _keep_logs(folder: Path, log_dir: Path) -> None:
+    """Move what the processes printed to the run folder; empty files are not worth a name."""
+    for path in folder.glob("*/session_*/logs/*"):
+        if path.is_file() and not path.is_symlink() and path.suffix in {".out", ".err", ".log"} and path.stat().st_size:
+            log_dir.mkdir(parents=True, exist_ok=True)
+            shutil.move(str(path), log_dir / path.name)

@@ -1,0 +1,59 @@
+"""A random Qwen2 of 0.3 million parameters with its own tokenizer, and prompts for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from boostapr.tokens import Message, write_fingerprint
+
+_CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def conversation(number: int) -> list[Message]:
+    """A prompt that looks a little like a repair."""
+    return [{"role": "user", "content": f"--- a/f{number}.py\n+++ b/f{number}.py\n-    return x + {number}\nfix it\n"}]
+
+
+def make_policy(folder: Path) -> None:
+    """A model folder as the sft stage leaves it."""
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+    texts = [conversation(i)[0]["content"] for i in range(200)]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
+    special = ["<|im_start|>", "<|im_end|>"]
+    tokenizer = blank.train_new_from_iterator(texts, 384, new_special_tokens=special, show_progress=False)
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    tokenizer.chat_template = _CHAT
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_fingerprint(folder, tokenizer, [conversation(i) for i in range(3)])
+
+
+def make_rows(path: Path, source: str, count: int, execute: bool) -> None:
+    """A file of prompts for `PromptDataset`."""
+    rows = [
+        {"instance_id": f"{source}-{i}", "messages": conversation(i), "source": source, "execute": execute}
+        for i in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
