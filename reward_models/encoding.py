@@ -6,7 +6,6 @@ byte ranges (design, section 4), never over the policy's ids.
 
 import codecs
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,11 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from boostapr.credit import token_bytes
+from boostapr.credit import UnknownTokenizer, token_bytes
 from boostapr.errors import UserError
 from boostapr.files import write_json
 
 REWARD_FILE = "boostapr_reward.json"  # beside a saved reward model: what its scores were trained on
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-)
 # Letters, digits, indents, a decomposed accent, an emoji, a control character and a special token spelled out.
 _PROBE = (
     "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n def f(n):\r\n-\treturn n1\n+    return 'e\u0301é🐛\f' + \"<|im_end|>\"\n"
@@ -41,8 +31,8 @@ codecs.register_error("boostapr_keep_length", lambda error: ("?" * (error.end - 
 class PatchEncoder:
     """Encodes patches for one reward backbone: the ids of the patch alone, then one end token that carries the score."""
 
-    def __init__(self, directory: Path) -> None:
-        """Load the tokenizer of a model directory.
+    def __init__(self, directory: str | Path) -> None:
+        """Load the tokenizer of a model folder (or hub name).
 
         Raises:
             UserError: there is none, it is not lossless on bytes, or it has no two distinct tokens for end and padding.
@@ -62,8 +52,11 @@ class PatchEncoder:
         backend.no_padding()
         backend.no_truncation()
         self._backend = backend
-        probe = self.encode([_PROBE.encode()])[0]
-        if b"".join(self.token_bytes(probe)) != _PROBE.encode():
+        try:
+            lossless = b"".join(self.token_bytes(self.encode([_PROBE.encode()])[0])) == _PROBE.encode()
+        except UnknownTokenizer:
+            lossless = False
+        if not lossless:
             raise UserError(
                 f"{directory}: its tokenizer does not give back the bytes it was given, so that spans cannot be found in its "
                 "tokens. Use a backbone with a byte-level BPE tokenizer (Qwen2, Llama 3, GPT-2)."
@@ -88,7 +81,7 @@ class PatchEncoder:
         width = max(len(ids) for ids in sequences)
         return torch.tensor([[*ids, *[self.pad_id] * (width - len(ids))] for ids in sequences], dtype=torch.long)
 
-    def _end_and_pad(self, directory: Path) -> tuple[int, int]:
+    def _end_and_pad(self, directory: str | Path) -> tuple[int, int]:
         """The classifier head finds the last token by looking for padding, so the two must differ."""
         end = self.tokenizer.eos_token_id
         pad = self.tokenizer.pad_token_id
@@ -102,12 +95,9 @@ class PatchEncoder:
         return int(end), int(pad)
 
 
-def save_reward_info(backbone_dir: Path, encoder: PatchEncoder, directory: Path, info: dict[str, Any]) -> None:
-    """Put the backbone's tokenizer, unchanged, and a record of how the model was trained beside a saved reward model."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in TOKENIZER_FILES:
-        if (backbone_dir / name).exists():
-            shutil.copyfile(backbone_dir / name, directory / name)
+def save_reward_info(backbone: str | Path, encoder: PatchEncoder, directory: Path, info: dict[str, Any]) -> None:
+    """Put the backbone's tokenizer, as it was, and a record of how the model was trained beside a saved reward model."""
+    AutoTokenizer.from_pretrained(backbone).save_pretrained(directory)
     write_json(directory / REWARD_FILE, info | {"probe_ids": encoder.encode([_PROBE.encode()])[0]})
 
 

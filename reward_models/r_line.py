@@ -24,9 +24,11 @@ from reward_models.training import (
     Batch,
     EvaluateAtTheEnd,
     MetricsCallback,
+    Progress,
     RewardTrainer,
     batched,
     fit,
+    quiet_loading,
     training_arguments,
 )
 
@@ -66,12 +68,11 @@ class RLine(nn.Module):
         self.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
 
 
-def new_r_line(backbone_dir: Path, hidden_dim: int, head_init_std: float, seed: int) -> RLine:
+def new_r_line(backbone: str | Path, hidden_dim: int, head_init_std: float, seed: int) -> RLine:
     """R_line on a pretrained backbone; the output layer starts at N(0, head_init_std^2), so that allocation starts even."""
-    backbone = AutoModel.from_pretrained(backbone_dir, dtype=torch.float32)
-    with torch.random.fork_rng(devices=[]):
+    with quiet_loading(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = RLine(backbone, hidden_dim)
+        model = RLine(AutoModel.from_pretrained(backbone, dtype=torch.float32), hidden_dim)
         nn.init.normal_(model.head[-1].weight, std=head_init_std)
         nn.init.zeros_(model.head[-1].bias)
     return model
@@ -166,7 +167,7 @@ class RLineTrainer(RewardTrainer):
 def train_r_line(
     train: Sequence[Group],
     held_out: Sequence[Group],
-    backbone_dir: Path,
+    backbone: str | Path,
     encoder: PatchEncoder,
     settings: RLineSettings,
     output_dir: Path,
@@ -187,7 +188,7 @@ def train_r_line(
     if not {1, -1} <= every_label:
         missing = "passing" if 1 not in every_label else "failing"
         raise UserError(f"R_line: the candidates have no {missing} span, so there is nothing to contrast. Sample more.")
-    model = new_r_line(backbone_dir, settings.hidden_dim, settings.head_init_std, seed)
+    model = new_r_line(backbone, settings.hidden_dim, settings.head_init_std, seed)
     examples = flatten(held_out)
 
     def evaluate(model: nn.Module) -> dict[str, float | int | None]:
@@ -217,12 +218,12 @@ def train_r_line(
         train_dataset=list(train),
         eval_dataset=list(held_out),
         data_collator=collate,
-        callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd()],
+        callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd(), Progress(KIND)],
     )
     fit(trainer, checkpoints, num_threads, seed)
     metrics = evaluate(model.eval())
     save_r_line(model, output_dir)
-    save_reward_info(backbone_dir, encoder, output_dir, info | {"kind": KIND})
+    save_reward_info(backbone, encoder, output_dir, info | {"kind": KIND})
     return metrics
 
 

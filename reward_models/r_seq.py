@@ -22,24 +22,27 @@ from reward_models.training import (
     Batch,
     EvaluateAtTheEnd,
     MetricsCallback,
+    Progress,
     RewardTrainer,
     batched,
     fit,
+    quiet_loading,
     training_arguments,
 )
 
 KIND = "R_seq"
 
 
-def new_r_seq(backbone_dir: Path, encoder: PatchEncoder, head_init_std: float, seed: int) -> PreTrainedModel:
+def new_r_seq(backbone: str | Path, encoder: PatchEncoder, head_init_std: float, seed: int) -> PreTrainedModel:
     """R_seq on a pretrained backbone; the head starts at N(0, head_init_std^2) (appendix B.2: std 0.01)."""
-    model = AutoModelForSequenceClassification.from_pretrained(
-        backbone_dir,
-        num_labels=1,
-        problem_type="regression",  # served as it is: no sigmoid over the score
-        pad_token_id=encoder.pad_id,
-        dtype=torch.float32,
-    )
+    with quiet_loading():
+        model = AutoModelForSequenceClassification.from_pretrained(
+            backbone,
+            num_labels=1,
+            problem_type="regression",  # served as it is: no sigmoid over the score
+            pad_token_id=encoder.pad_id,
+            dtype=torch.float32,
+        )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         model.score.weight.copy_(torch.randn(model.score.weight.shape, generator=generator) * head_init_std)
@@ -84,7 +87,7 @@ class RSeqTrainer(RewardTrainer):
 def train_r_seq(
     train: Sequence[Group],
     held_out: Sequence[Group],
-    backbone_dir: Path,
+    backbone: str | Path,
     encoder: PatchEncoder,
     settings: RSeqSettings,
     output_dir: Path,
@@ -103,7 +106,7 @@ def train_r_seq(
     """
     if not any(len({e.candidate.target for e in group}) > 1 for group in train):
         raise UserError("R_seq: no instance has two candidates with different rewards, so there is nothing to prefer.")
-    model = new_r_seq(backbone_dir, encoder, settings.head_init_std, seed)
+    model = new_r_seq(backbone, encoder, settings.head_init_std, seed)
     examples = flatten(held_out)
 
     def evaluate(model: nn.Module) -> dict[str, float | int | None]:
@@ -132,10 +135,10 @@ def train_r_seq(
         train_dataset=list(train),
         eval_dataset=list(held_out),
         data_collator=collate,
-        callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd()],
+        callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd(), Progress(KIND)],
     )
     fit(trainer, checkpoints, num_threads, seed)
     metrics = evaluate(model.eval())
     model.save_pretrained(output_dir)
-    save_reward_info(backbone_dir, encoder, output_dir, info | {"kind": KIND})
+    save_reward_info(backbone, encoder, output_dir, info | {"kind": KIND})
     return metrics

@@ -77,10 +77,15 @@ class ServingSettings(Settings):
 
 
 class RewardSettings(Settings):
-    """The reward stage. `max_length` is in tokens of the reward backbone, the end token included: longer candidates are
-    dropped from training (counted), never truncated (section 3.1)."""
+    """The reward stage.
 
-    seed: int = Field(ge=0)
+    Both models start from `run_backbone`, a folder of this run such as sft/model, or from `backbone`, a model folder or a
+    name on the Hugging Face hub. `max_length` is in tokens of the backbone, the end token included: longer candidates are
+    dropped from training (counted), never truncated (section 3.1).
+    """
+
+    run_backbone: str | None
+    backbone: str | None
     validation_fraction: float = Field(gt=0, lt=1)
     max_length: int = Field(gt=1)
     input_mode: Literal["patch"]
@@ -88,3 +93,9 @@ class RewardSettings(Settings):
     r_seq: RSeqSettings
     r_line: RLineSettings
     serving: ServingSettings
+
+    @model_validator(mode="after")
+    def _one_backbone(self) -> "RewardSettings":
+        if (self.run_backbone is None) == (self.backbone is None):
+            raise ValueError("set either run_backbone (a folder of this run) or backbone (a model folder or hub name)")
+        return self

@@ -1,13 +1,15 @@
 """What training R_seq and R_line has in common: Trainer arguments, optimiser groups, checkpoints, held-out scoring."""
 
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import (
     PrinterCallback,
     Trainer,
@@ -17,6 +19,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.utils import logging as transformers_logging
 
 from boostapr.errors import UserError
 from boostapr.metrics import MetricsWriter
@@ -164,6 +167,7 @@ def training_arguments(
         logging_steps=settings.logging_steps,
         logging_nan_inf_filter=False,
         report_to=[],
+        disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_num_workers=0,
         dataloader_pin_memory=not use_cpu,
@@ -220,6 +224,44 @@ def batched(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
+class Progress(TrainerCallback):
+    """A progress bar with the newest numbers beside it, instead of Trainer's printed line for each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: tqdm[Any] | None = None
+        self._shown: dict[str, str] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            self._bar = tqdm(desc=self._name, total=state.max_steps, initial=state.global_step, unit="step")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        names = {"loss": "loss", "eval_loss": "held_out_loss", "eval_pairwise_accuracy": "held_out_pairs"}
+        self._shown |= {names[key]: f"{float(value):.3f}" for key, value in (logs or {}).items() if key in names}
+        if self._bar is not None:
+            self._bar.set_postfix(self._shown, refresh=False)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
 class EvaluateAtTheEnd(TrainerCallback):
     """The last step is a checkpoint too, whatever `checkpoint_steps`: it must be scored to be chosen."""
 
@@ -230,3 +272,15 @@ class EvaluateAtTheEnd(TrainerCallback):
             control.should_evaluate = True
             control.should_save = True
         return control
+
+
+@contextlib.contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Load a backbone without transformers' report that a head is missing and a language model head is left over: that is
+    the plan here."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)

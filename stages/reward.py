@@ -18,6 +18,7 @@ from boostapr.credit import units
 from boostapr.errors import UserError
 from boostapr.files import write_json
 from boostapr.patches import parse_patch
+from boostapr.runs import StageRun
 from envs.tasks import BugInstance
 from reward_models.data import Candidate, Example, Group, group_by_instance, load_candidates, split_instances, usable
 from reward_models.encoding import PatchEncoder
@@ -25,6 +26,9 @@ from reward_models.labels import LabelSource, SpanLabel, label_spans
 from reward_models.r_line import place_units, train_r_line
 from reward_models.r_seq import train_r_seq
 from reward_models.settings import RewardSettings
+from stages.chain import stage_main
+from stages.common import load_split
+from stages.config import Config
 
 GRANULARITY = "edit_line"  # R_line learns on edit-line spans (section 3.3.3), whatever it is asked for later
 
@@ -32,8 +36,9 @@ GRANULARITY = "edit_line"  # R_line learns on edit-line spans (section 3.3.3), w
 def run(
     settings: RewardSettings,
     candidates_path: Path,
-    instances: Sequence[BugInstance],
-    backbone_dir: Path,
+    instances: Mapping[str, BugInstance],
+    backbone: str | Path,
+    seed: int,
     output_dir: Path,
 ) -> dict[str, Any]:
     """Train R_seq, then R_line; returns what it writes to metrics.json.
@@ -41,17 +46,22 @@ def run(
     Raises:
         UserError: the candidates or the backbone cannot be used; says which, where, and what to do.
     """
-    encoder = PatchEncoder(backbone_dir)
+    encoder = PatchEncoder(backbone)
     candidates = load_candidates(candidates_path)
     ids = encoder.encode([c.response for c in candidates])
     kept, dropped = usable(candidates, [len(own) for own in ids], settings.max_length)
     examples = [Example(candidates[i], ids[i]) for i in kept]
     train_ids, held_out_ids = split_instances(
-        [e.candidate.instance_id for e in examples], settings.validation_fraction, settings.seed
+        [e.candidate.instance_id for e in examples], settings.validation_fraction, seed
     )
     info = {"input_mode": settings.input_mode, "max_length": settings.max_length}
-    common: dict[str, Any] = {"backbone_dir": backbone_dir, "encoder": encoder, "seed": settings.seed, "info": info}
-    common["num_threads"] = settings.num_threads
+    common: dict[str, Any] = {
+        "backbone": backbone,
+        "encoder": encoder,
+        "seed": seed,
+        "num_threads": settings.num_threads,
+        "info": info,
+    }
 
     def split(own: Sequence[Example]) -> tuple[list[Group], list[Group]]:
         groups = group_by_instance(own)
@@ -66,7 +76,7 @@ def run(
         ),
     )
 
-    labels = label_candidates([e.candidate for e in examples], {i.instance_id: i for i in instances})
+    labels = label_candidates([e.candidate for e in examples], instances)
     label_counts = count_labels(labels)
     print(f"R_line: span labels {label_counts}", flush=True)
     weights = {**settings.r_line.label_weights, LabelSource.PASSING: 1.0}
@@ -164,3 +174,17 @@ def _once(target: Path, work: Path, train: Any) -> dict[str, Any]:
     scratch.rename(target)
     shutil.rmtree(work / "checkpoints", ignore_errors=True)
     return metrics
+
+
+def main(config: Config, stage: StageRun) -> None:
+    settings = config.reward
+    backbone = settings.backbone or stage.input(str(settings.run_backbone))
+    instances = {i.instance_id: i for i in load_split(config.benchmark, config.candidates.data)}
+    metrics = run(settings, stage.input("candidates/candidates.jsonl"), instances, backbone, config.seed, stage.folder)
+    for name in ("r_seq", "r_line"):
+        print(f"{name} on held-out bugs: pairwise accuracy {metrics[name]['pairwise_accuracy']}")
+    stage.finish(labels=metrics["labels"])
+
+
+if __name__ == "__main__":
+    stage_main("reward", main)
