@@ -52,11 +52,9 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     Raises:
         ConfigError: an override cannot be read, names no key or no config file.
     """
-    from hydra.errors import HydraException
-
     try:
         return _compose(overrides)
-    except (HydraException, OmegaConfBaseException) as error:
+    except _composition_errors() as error:
         raise ConfigError(_explain_override(overrides, error)) from error
 
 
@@ -92,7 +90,9 @@ def resolved(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, Any
     Raises:
         ConfigError: a key is still `???`, or an interpolation points nowhere.
     """
-    missing = sorted(map(str, OmegaConf.missing_keys(config)))
+    raw = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(raw, dict)
+    missing = [key for key, value in flatten({str(key): value for key, value in raw.items()}).items() if value == "???"]
     if missing:
         lines = [f"`{key}` has no value: give one, as in `{key}=...`{_hint(key)}" for key in missing]
         raise ConfigError(_join(lines))
@@ -121,13 +121,14 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that `word` was probably meant to be, or None if none is close."""
+    """The dotted key that `word` was probably meant to be: alike in its own section, or of its name in another one."""
+    section, _, leaf = word.rpartition(".")
     words = list(words)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if not close and "." in word:  # the right name under the wrong section
-        leaf = word.rsplit(".", 1)[1]
-        close = [key for key in words if key.rsplit(".", 1)[-1] == leaf][:1]
-    return close[0] if close else None
+    siblings = {key.rpartition(".")[2]: key for key in words if key.rpartition(".")[0] == section}
+    close = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6)
+    if close:
+        return siblings[close[0]]
+    return next((key for key in words if key.rpartition(".")[2] == leaf), None)
 
 
 # -- messages -----------------------------------------------------------------------------------------------------------
@@ -143,6 +144,12 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
         return hydra_compose(config_name="config", overrides=list(overrides))
 
 
+def _composition_errors() -> tuple[type[Exception], ...]:
+    from hydra.errors import HydraException
+
+    return HydraException, OmegaConfBaseException, ValueError  # Hydra raises plain ValueErrors for odd group choices
+
+
 def _join(lines: Sequence[str]) -> str:
     head = "The configuration has a problem" if len(lines) == 1 else f"The configuration has {len(lines)} problems"
     return f"{head}:\n" + "\n".join(f"  {line}" for line in lines)
@@ -156,7 +163,9 @@ def _suggest(word: str, words: Sequence[str]) -> str:
     close = nearest(word, words)
     if close:
         return f"Did you mean `{close}`?"
-    return f"There are: {', '.join(sorted(words))}." if len(words) <= 30 else "`--cfg job` prints every key."
+    section = word.rpartition(".")[0]
+    siblings = sorted({key for key in words if key.rpartition(".")[0] == section} or words)
+    return f"There are: {', '.join(siblings)}."
 
 
 def _options(group: str) -> list[str]:
@@ -177,7 +186,7 @@ def _explain_override(overrides: Sequence[str], error: Exception) -> str:
             return _join([f"cannot read the override `{text}`: write `key=value` ({reason})"])
         try:
             _compose([*applied, text])
-        except (HydraException, OmegaConfBaseException) as failure:
+        except _composition_errors() as failure:
             return _join([_explain_one(text, override.key_or_group, override.value(), applied, failure)])
         applied.append(text)
     return _join([" ".join(str(error).split())])
@@ -195,9 +204,13 @@ def _explain_one(text: str, key: str, value: object, applied: Sequence[str], fai
 
 
 def _all_keys(config: DictConfig) -> list[str]:
-    flat = flatten(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]  # a DictConfig gives a dict
-    groups = [path.name for path in CONF.iterdir() if path.is_dir()]
-    return [*flat, *(group for group in groups if group not in flat)]
+    raw = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(raw, dict)
+    keys = dict.fromkeys(path.name for path in CONF.iterdir() if path.is_dir())
+    for key in flatten({str(name): value for name, value in raw.items()}):
+        parts = key.split(".")
+        keys.update(dict.fromkeys(".".join(parts[:n]) for n in range(1, len(parts) + 1)))
+    return list(keys)
 
 
 def _check(schema: type[S], values: Mapping[str, Any], section: str, overrides: Sequence[str]) -> S:
@@ -205,7 +218,9 @@ def _check(schema: type[S], values: Mapping[str, Any], section: str, overrides: 
         return schema.model_validate(values)
     except ValidationError as error:
         prefix = f"{section}." if section else ""
-        problems = [_problem(schema, item, prefix, overrides) for item in error.errors()]
+        # One mistake can show at several keys, where one refers to another (`${seed}`): the first is enough.
+        items = {(str(item["loc"][-1:]), item["msg"], repr(item["input"])): item for item in reversed(error.errors())}
+        problems = [_problem(schema, item, prefix, overrides) for item in reversed(items.values())]
         raise ConfigError(_join(list(dict.fromkeys(problems)))) from None
 
 
@@ -214,8 +229,8 @@ def _problem(schema: type[BaseModel], item: Any, prefix: str, overrides: Sequenc
     key = prefix + ".".join(str(part) for part in location)
     origin = _origin(key, overrides)
     if item["type"] == "extra_forbidden":
-        siblings = [prefix + name for name in _known_keys(schema)]
-        return f"unknown key `{key}`{origin}. {_suggest(key, siblings)}"
+        known = [prefix + name for name in _known_keys(schema)]
+        return f"unknown key `{key}`{origin}. {_suggest(key, known)}"
     if item["type"] == "missing":
         return f"`{key}` has no value{origin}: give one, as in `{key}=...`"
     message = re.sub(r"^(Input should|Value error,) ?", "", item["msg"])
