@@ -146,8 +146,8 @@ def _names_in_function(tree: ast.Module, line: int) -> set[str]:
     failing = [n for n in simple if n.lineno <= line <= (n.end_lineno or n.lineno)]
     heads = [n for n in ast.walk(scope) if isinstance(n, ast.For | ast.With | ast.While | ast.If) and n.lineno == line]
     wanted: set[str] = set()
-    for statement in failing:
-        wanted |= _names(statement)
+    for own in failing:
+        wanted |= _names(own)
     for head in heads:  # nothing raised in `with self.assertRaises(E): ...`: its body is what the line is about
         wanted |= _names(head if isinstance(head, ast.With) else _head(head))
     earlier: list[ast.AST] = [n for n in simple if n.lineno < line]

@@ -24,8 +24,14 @@ _PROBE = (
     "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n def f(n):\r\n-\treturn n1\n+    return 'e\u0301é🐛\f' + \"<|im_end|>\"\n"
 )
 
-# One '?' for every byte that is no UTF-8, so that the text keeps the length of the response and byte ranges stay true.
-codecs.register_error("boostapr_keep_length", lambda error: ("?" * (error.end - error.start), error.end))
+
+def _keep_length(error: UnicodeError) -> tuple[str, int]:
+    """One '?' for every byte that is no UTF-8: the text keeps the length of the response, and byte ranges stay true."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error("boostapr_keep_length", _keep_length)
 
 
 class PatchEncoder:

@@ -39,11 +39,15 @@ HEAD_FILE = "head.safetensors"
 class RLine(nn.Module):
     """Backbone, mean over a unit's tokens, then a two-layer MLP with ReLU (appendix B.2)."""
 
-    def __init__(self, backbone: PreTrainedModel, hidden_dim: int) -> None:
+    def __init__(self, backbone: PreTrainedModel, hidden_dim: int, head_init_std: float) -> None:
         super().__init__()
         self.backbone = backbone
         size = backbone.config.get_text_config().hidden_size
-        self.head = nn.Sequential(nn.Linear(size, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1))
+        output = nn.Linear(hidden_dim, 1)
+        # Scores start close together, so that allocation (Eq. 5) starts even.
+        nn.init.normal_(output.weight, std=head_init_std)
+        nn.init.zeros_(output.bias)
+        self.head = nn.Sequential(nn.Linear(size, hidden_dim), nn.ReLU(), output)
 
     def forward(self, input_ids: Tensor, unit_of_token: Tensor, num_units: int) -> Tensor:
         """Scores of all units of a batch.
@@ -69,13 +73,10 @@ class RLine(nn.Module):
 
 
 def new_r_line(backbone: str | Path, hidden_dim: int, head_init_std: float, seed: int) -> RLine:
-    """R_line on a pretrained backbone; the output layer starts at N(0, head_init_std^2), so that allocation starts even."""
+    """R_line on a pretrained backbone; the head's output layer starts at N(0, head_init_std^2)."""
     with quiet_loading(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = RLine(AutoModel.from_pretrained(backbone, dtype=torch.float32), hidden_dim)
-        nn.init.normal_(model.head[-1].weight, std=head_init_std)
-        nn.init.zeros_(model.head[-1].bias)
-    return model
+        return RLine(AutoModel.from_pretrained(backbone, dtype=torch.float32), hidden_dim, head_init_std)
 
 
 def save_r_line(model: RLine, directory: Path) -> None:
@@ -92,7 +93,8 @@ def load_r_line(directory: Path, device: torch.device) -> tuple[RLine, PatchEnco
     """
     info, encoder = load_reward_info(directory, KIND)
     head = load_file(directory / HEAD_FILE)
-    model = RLine(AutoModel.from_pretrained(directory, dtype=torch.float32), hidden_dim=head["0.weight"].shape[0])
+    backbone = AutoModel.from_pretrained(directory, dtype=torch.float32)
+    model = RLine(backbone, hidden_dim=head["0.weight"].shape[0], head_init_std=0.0)
     model.head.load_state_dict(head)
     return model.to(device).eval(), encoder, info
 

@@ -118,6 +118,6 @@ def start_reward_server(
     actor = ray.remote(RewardServer).options(
         name=name, num_cpus=settings.num_cpus, num_gpus=settings.num_gpus, max_concurrency=1000
     )
-    handle = actor.remote(r_seq_dir, r_line_dir, granularity, settings)
+    handle: Any = actor.remote(r_seq_dir, r_line_dir, granularity, settings)
     ray.get(handle.statistics.remote())
     return handle

@@ -65,6 +65,7 @@ class RewardTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Score the held-out instances; metrics that are undefined there are left out."""
+        assert self.model is not None
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
@@ -79,6 +80,7 @@ class RewardTrainer(Trainer):
         """AdamW with four groups: backbone and head, each with and without weight decay (none on biases and norms)."""
         if self.optimizer is None:
             target = self.model if model is None else model
+            assert target is not None
             decayed = set(self.get_decay_parameter_names(target))
             groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
             for name, parameter in target.named_parameters():
