@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -148,8 +149,15 @@ def _end_everything(before: set[psutil.Process]) -> None:
 
 
 def _keep_logs(folder: Path, log_dir: Path) -> None:
-    """Move what the processes printed to the run folder; empty files are not worth a name."""
-    for path in folder.glob("*/session_*/logs/*"):
-        if path.is_file() and not path.is_symlink() and path.suffix in {".out", ".err", ".log"} and path.stat().st_size:
+    """Keep what each process printed, named after what it was: `TaskRunner-4711.err`. Ray's own logs are not kept."""
+    for path in sorted(folder.glob("*/session_*/logs/*")):
+        if path.suffix not in {".out", ".err"} or not path.name.startswith(("worker-", "raylet")):
+            continue
+        text = path.read_text(errors="replace")
+        lines = [line for line in text.splitlines() if not line.startswith((":job_id:", ":actor_name:", ":task_name:"))]
+        if any(line.strip() for line in lines):
             log_dir.mkdir(parents=True, exist_ok=True)
-            shutil.move(str(path), log_dir / path.name)
+            actor = re.search(r"^:actor_name:(\w+)", text, re.MULTILINE)
+            pid = path.stem.rsplit("-", 1)[-1]
+            name = f"{actor[1]}-{pid}" if actor else path.stem
+            (log_dir / (name + path.suffix)).write_text("\n".join(lines) + "\n")

@@ -8,7 +8,9 @@ mode: a key that verl does not have is an error that names it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def compose_verl_config(ppo: PPOSettings, verl: VerlSettings, credit: Mapping[st
     Raises:
         ConfigError: an override names no key of verl, or numbers do not fit each other (batches, lengths, sampling).
     """
-    config = _base_config()
+    config = deepcopy(_base_config())
     _merge(config, verl.overrides, "verl.overrides")
     _add(config, verl.additions, "verl.additions")
     _merge(config, _run_keys(ppo, verl, paths), "the run's own keys")
@@ -85,19 +87,20 @@ def check_with_verl(config: DictConfig) -> None:
         ) from error
 
 
+@cache
 def _base_config() -> DictConfig:
+    """verl's own configuration, not to be changed."""
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
     # A stage runs under Hydra already, and Hydra holds one global state: put it aside for a moment.
-    state = GlobalHydra.instance()
-    mine = state.hydra
-    state.clear()
+    mine = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer")
     finally:
-        state.hydra = mine
+        GlobalHydra.instance().hydra = mine  # asked for anew: Hydra puts another instance in its place
     OmegaConf.set_struct(config, True)
     return config
 

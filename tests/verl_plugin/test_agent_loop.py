@@ -64,7 +64,10 @@ def _run(
         steps = {"global_steps": 3, "min_global_steps": 3, "max_global_steps": 3}
         return SimpleNamespace(token_ids=ids, log_probs=[-1.0] * len(ids), stop_reason="completed", extra_fields=steps)
 
-    actors = {agent_loop.SCORER: SimpleNamespace(score=_Remote(score)), agent_loop.EXECUTOR: SimpleNamespace(execute=_Remote(execute or _resolve))}
+    actors = {
+        agent_loop.SCORER: SimpleNamespace(score=_Remote(score)),
+        agent_loop.EXECUTOR: SimpleNamespace(execute=_Remote(execute or _resolve)),
+    }
     monkeypatch.setattr(agent_loop, "_actor", lambda name: actors[name])
     config = OmegaConf.create(
         {"actor_rollout_ref": {"rollout": {"response_length": 256}}, "boostapr": {"credit": CREDIT}, "data": {}}

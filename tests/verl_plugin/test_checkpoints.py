@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from boostapr.verl_plugin.checkpoints import complete_checkpoints, latest_checkpoint, mark_complete, prune, remove_incomplete
+from boostapr.verl_plugin.checkpoints import (
+    complete_checkpoints,
+    latest_checkpoint,
+    mark_complete,
+    prune,
+    remove_incomplete,
+)
 
 
 def _save(folder: Path, step: int, complete: bool = True) -> Path:

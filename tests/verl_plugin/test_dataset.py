@@ -19,10 +19,15 @@ def test_rows_and_the_length_check(tmp_path: Path) -> None:
     rows = PromptDataset(str(tmp_path / "rows.jsonl"), tokenizer, {"max_prompt_length": 200})
     assert len(rows) == 3
     assert (rows[2]["instance_id"], rows[2]["data_source"], rows[2]["execute"]) == ("train-2", "train", False)
-    long = {"instance_id": "huge-1", "messages": [{"role": "user", "content": "x " * 400}], "source": "train", "execute": False}
+    long = {
+        "instance_id": "huge-1",
+        "messages": [{"role": "user", "content": "x " * 400}],
+        "source": "train",
+        "execute": False,
+    }
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write(json.dumps(long) + "\n")
-    with pytest.raises(UserError, match="1 of 4 prompts.*huge-1"):
+    with pytest.raises(UserError, match=r"1 of 4 prompts.*huge-1"):
         PromptDataset(str(tmp_path / "rows.jsonl"), tokenizer, {"max_prompt_length": 200})
 
 

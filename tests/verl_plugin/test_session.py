@@ -49,7 +49,9 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(SessionError, match="port in use"), ray_session(verl(), tmp_path):
         pass
     assert len(attempts) == verl().ray.start_attempts
-    assert not any(psutil.pid_exists(p.pid) and psutil.Process(p.pid).status() != psutil.STATUS_ZOMBIE for p in attempts)
+    assert not any(
+        psutil.pid_exists(p.pid) and psutil.Process(p.pid).status() != psutil.STATUS_ZOMBIE for p in attempts
+    )
     assert dict(os.environ) == before
 
 
@@ -69,6 +71,8 @@ def test_a_long_temporary_folder_is_explained(monkeypatch: pytest.MonkeyPatch, t
     """Ray fails with "AF_UNIX path too long" otherwise."""
     deep = tmp_path / ("d" * 60)
     deep.mkdir()
-    monkeypatch.setattr(session.tempfile, "mkdtemp", lambda prefix: str(deep / "x") if (deep / "x").mkdir() is None else "")
+    monkeypatch.setattr(
+        session.tempfile, "mkdtemp", lambda prefix: str(deep / "x") if (deep / "x").mkdir() is None else ""
+    )
     with pytest.raises(SessionError, match="TMPDIR"), ray_session(verl(), tmp_path):
         pass

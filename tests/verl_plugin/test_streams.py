@@ -20,7 +20,12 @@ def _batch(seed: int) -> tuple[torch.Tensor, ...]:
 
 def _loss(advantages: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor | None, log_ratio: torch.Tensor) -> float:
     config = FSDPActorConfig(
-        strategy="fsdp2", ppo_micro_batch_size_per_gpu=1, rollout_n=1, clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2
+        strategy="fsdp2",
+        ppo_micro_batch_size_per_gpu=1,
+        rollout_n=1,
+        clip_ratio=0.2,
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.2,
     )
     old = torch.zeros(ROWS, TOKENS)
     loss, _ = compute_policy_loss_vanilla(old, log_ratio, advantages, mask, "token-mean", config, weights)

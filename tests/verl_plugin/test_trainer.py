@@ -161,7 +161,7 @@ def test_too_many_lost_rollouts_stop_the_run(monkeypatch: pytest.MonkeyPatch, tm
     """A dead reward server masks everything; without this the run would end well, having learned nothing."""
     _, batch = _batch(monkeypatch, _extra("boom", "", "bang", ""))
     batch.extend([2, 3])
-    with pytest.raises(TrainingError, match="2 of 4 rollouts were lost.*\nboom"):
+    with pytest.raises(TrainingError, match=r"2 of 4 rollouts were lost.*\nboom"):
         _trainer(tmp_path)._check_rollouts(batch)
     _, batch = _batch(monkeypatch, _extra("boom", "", "", ""))
     batch.extend([2, 3])

@@ -56,7 +56,7 @@ def test_an_unknown_override_is_named_with_a_suggestion(tmp_path: Path) -> None:
 
 def test_an_addition_must_be_new(tmp_path: Path) -> None:
     """A key that exists belongs to the overrides, where a typing error is found."""
-    with pytest.raises(ConfigError, match="move it to verl.overrides"):
+    with pytest.raises(ConfigError, match=r"move it to verl\.overrides"):
         compose_verl_config(ppo(), verl(additions={"trainer": {"nnodes": 2}}), CREDIT, paths(tmp_path))
 
 
@@ -72,7 +72,7 @@ def test_truncated_sampling_needs_recomputed_probabilities(tmp_path: Path) -> No
 
 
 def test_batches_must_divide_over_the_devices(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="devices \\* ppo.micro_batch_size"):
+    with pytest.raises(ConfigError, match=r"devices \* ppo\.micro_batch_size"):
         compose_verl_config(ppo(), verl(devices_per_node=3), CREDIT, paths(tmp_path))
 
 

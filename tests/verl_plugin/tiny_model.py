@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from boostapr.tokens import Message, write_fingerprint
+from boostapr.tokens import Message, encode_prompt, write_fingerprint
 
 _CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -18,13 +19,18 @@ def conversation(number: int) -> list[Message]:
     return [{"role": "user", "content": f"--- a/f{number}.py\n+++ b/f{number}.py\n-    return x + {number}\nfix it\n"}]
 
 
-def make_policy(folder: Path) -> None:
-    """A model folder as the sft stage leaves it."""
+def patch(number: int) -> str:
+    """The answer to `conversation(number)`: two edits, about fifty tokens."""
+    return f"--- a/f.py\n+++ b/f.py\n@@ -1,3 +1,3 @@\n-x = {number}\n+x = 1\n y\n-z\n+z = 2\n"
+
+
+def make_policy(folder: Path, writes_patches: bool = False) -> None:
+    """A model folder as the sft stage leaves it; `writes_patches`: trained for some seconds to write one patch."""
     import torch
     from tokenizers import pre_tokenizers
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-    texts = [conversation(i)[0]["content"] for i in range(200)]
+    texts = [conversation(i)[0]["content"] + patch(i) for i in range(200)]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
     special = ["<|im_start|>", "<|im_end|>"]
@@ -45,9 +51,29 @@ def make_policy(folder: Path) -> None:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    model = Qwen2ForCausalLM(config)
+    if writes_patches:
+        _learn(model, tokenizer)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_fingerprint(folder, tokenizer, [conversation(i) for i in range(3)])
+
+
+def _learn(model: Any, tokenizer: Any) -> None:
+    """Until the patch comes out almost always: a few numbers to remember."""
+    import torch
+
+    prompts = [encode_prompt(tokenizer, conversation(i)) for i in range(16)]
+    answers = [[*tokenizer.encode(patch(3)), tokenizer.eos_token_id] for _ in prompts]
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    for step in range(150):
+        prompt, answer = prompts[step % 16], answers[step % 16]
+        ids = torch.tensor([prompt + answer])
+        labels = torch.tensor([[-100] * len(prompt) + answer])
+        loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def make_rows(path: Path, source: str, count: int, execute: bool) -> None:

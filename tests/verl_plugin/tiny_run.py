@@ -2,7 +2,8 @@
 
     python tests/verl_plugin/tiny_run.py FOLDER SPEC.json
 
-FOLDER gets policy/, rows and ppo/. SPEC holds overrides: {"ppo": {...}, "verl": {...}, "credit": {...}}.
+FOLDER gets policy/, rows and ppo/. SPEC holds overrides: {"ppo": {...}, "verl": {...}, "patches": true} (the last: the
+policy has learned to write patches).
 """
 
 from __future__ import annotations
@@ -14,21 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from helpers import CREDIT, paths, ppo, verl
 from tiny_model import make_policy, make_rows
 
-from boostapr.config import CONF
+from boostapr.credit import units
+from boostapr.patches import parse_patch
 from boostapr.verl_plugin.export import export_policy
-from boostapr.verl_plugin.settings import PPOSettings, VerlSettings
 from boostapr.verl_plugin.task_runner import PPOJob, train
-from boostapr.verl_plugin.verl_config import RunPaths
-
-CREDIT = {
-    "algorithm": "boostapr",
-    "tau": 0.5,
-    "granularity": "edit_line",
-    "format_penalty": {"valid": 0.0, "recoverable": -0.4, "malformed": -1.0, "not_a_diff": -1.5},
-}
 
 
 @dataclass(frozen=True)
@@ -40,11 +33,18 @@ class Score:
 
 
 class DigitScorer:
-    """Likes digits, so that a policy has something to learn that no patch needs."""
+    """Likes digits, so that a policy has something to learn; the later edits of a patch are the better ones."""
 
     async def score(self, responses: list[bytes]) -> list[Score]:
         await asyncio.sleep(0)
-        return [Score(sum(byte in b"0123456789" for byte in r) / max(1, len(r)), []) for r in responses]
+        return [self._score(response) for response in responses]
+
+    def _score(self, response: bytes) -> Score:
+        edits = units(parse_patch(response), CREDIT["granularity"])
+        return Score(
+            sum(byte in b"0123456789" for byte in response) / max(1, len(response)),
+            [float(i) for i in range(len(edits))],
+        )
 
 
 class EvenExecutor:
@@ -68,25 +68,15 @@ def start_services() -> list[Any]:
     ]
 
 
-def settings(section: str, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """A file of conf/ with changes on top."""
-    base = OmegaConf.create({"seed": 0, section: OmegaConf.load(CONF / section / f"{name}.yaml")})
-    merged = OmegaConf.merge(base, {section: changes})
-    resolved: dict[str, Any] = OmegaConf.to_container(merged, resolve=True)[section]  # type: ignore[index,call-overload,assignment]
-    return resolved
-
-
 def main(folder: Path, spec: dict[str, Any]) -> None:
     """Train, then export."""
     policy = folder / "policy"
     if not policy.exists():
-        make_policy(policy)
-        make_rows(folder / "train.jsonl", "train", 16, execute=False)
+        make_policy(policy, writes_patches=spec.get("patches", False))
+        make_rows(folder / "train.jsonl", "train", 16, execute=spec["ppo"].get("execute_rollouts", False))
         make_rows(folder / "dev.jsonl", "dev", 4, execute=True)
-    ppo = PPOSettings.model_validate(settings("ppo", "demo", spec["ppo"]))
-    verl = VerlSettings.model_validate(settings("verl", "cpu", spec.get("verl", {})))
-    paths = RunPaths(policy, folder / "train.jsonl", folder / "dev.jsonl", folder / "ppo")
-    last = train(PPOJob(ppo, verl, CREDIT | spec.get("credit", {}), paths, start_services))
+    job = PPOJob(ppo(**spec["ppo"]), verl(**spec["verl"]), CREDIT, paths(folder), start_services)
+    last = train(job)
     export_policy(last.path, policy, folder / "ppo" / "model")
 
 
