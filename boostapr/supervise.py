@@ -48,6 +48,9 @@ def run(command: Sequence[str], run_dir: Path, log: Path | None = None) -> int:
     When this returns or raises, no process of the command is left. What it prints passes through and is kept in `log`.
     """
     environment = {**os.environ, LABEL: str(run_dir.resolve()), "PYTHONUNBUFFERED": "1"}
+    # A pipe is no terminal: progress bars must be told how wide and how often.
+    environment.setdefault("TQDM_NCOLS", "100")
+    environment.setdefault("TQDM_MININTERVAL", "0.5" if sys.stderr.isatty() else "15")
     environment["SPT_NOENV"] = "1"  # Ray renames its processes; this keeps the name out of the environment block
     environment.pop(PARENT, None)
     process = subprocess.Popen(

@@ -47,7 +47,7 @@ def chain(config: Config) -> tuple[Stage, ...]:
         Stage(
             "candidates",
             folder="candidates",
-            title="sample K patches a bug from the SFT model; execute them",
+            title="sample K patches a bug and execute them",
             needs=("sft",),
             settings=("seed", "benchmark", "sandbox", "vllm", "candidates"),
             makes=("candidates.jsonl",),
@@ -55,7 +55,7 @@ def chain(config: Config) -> tuple[Stage, ...]:
         Stage(
             "reward",
             folder="reward",
-            title="train R_seq (scores a patch) and R_line (scores its spans)",
+            title="train R_seq (patches) and R_line (their lines)",
             needs=("sft", "candidates"),
             settings=("seed", "benchmark", "candidates", "reward"),
             makes=("r_seq", "r_line"),
@@ -65,7 +65,7 @@ def chain(config: Config) -> tuple[Stage, ...]:
             Stage(
                 name,
                 folder=folder,
-                title="PPO on verl: token rewards from R_seq, spread by R_line"
+                title="PPO on verl with line-level credit"
                 if not overrides
                 else f"a rival of it: {' '.join(overrides[:-1])}",
                 needs=("sft", "reward"),
@@ -214,7 +214,7 @@ def _print_plan(run: Run, stages: Sequence[Stage]) -> None:
     for stage in stages:
         record = run.done(stage)
         state = f"[green]done[/] ({duration(record['wall_s'])})" if record else "to run"
-        console.print(f"  {stage.name:15} {stage.title:62} {state}")
+        console.print(f"  {stage.name:15} {stage.title:47} {state}", soft_wrap=True)
 
 
 def _forced(config: Config, run: Run) -> list[Stage]:
