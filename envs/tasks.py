@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from boostapr.errors import UserError
+
 LANGUAGES = ("python", "java")
 OUTPUT_MODES = ("diff", "code")
 REPORT_PLACEHOLDER = "{report}"
@@ -63,7 +65,7 @@ class BugInstance:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-class InstanceError(ValueError):
+class InstanceError(UserError, ValueError):
     """A benchmark file holds something that is not a bug instance. The message names file, line and field."""
 
 

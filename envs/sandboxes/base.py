@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from boostapr.errors import UserError
 from boostapr.outcomes import Outcome, Status
 from envs.sandboxes.cache import ResultCache, cache_key
 from envs.sandboxes.grading import RunResult, grade
@@ -39,7 +40,7 @@ class InfraError(Exception):
     """The machine failed, not the response: worth a retry, then `infra`."""
 
 
-class SandboxUnavailable(RuntimeError):
+class SandboxUnavailable(UserError):
     """The backend cannot work on this machine at all. The message says why and what to do."""
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from boostapr.errors import UserError
 from boostapr.outcomes import Outcome
 from envs.sandboxes.settings import SandboxSettings
 from envs.tasks import BugInstance
@@ -49,7 +50,7 @@ def cache_key(instance: BugInstance, response: bytes, settings: SandboxSettings)
 class ResultCache:
     """key -> Outcome. Flaky outcomes (timeout, out of memory, infra) are never stored.
 
-    Raises ValueError if the file exists and is no such cache.
+    Raises UserError if the file exists and is no such cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,9 +65,7 @@ class ResultCache:
             )
         except sqlite3.DatabaseError as error:
             self._database.close()
-            raise ValueError(
-                f"{path} cannot be used as the result cache ({error}): remove it or name another"
-            ) from None
+            raise UserError(f"{path} cannot be used as the result cache ({error}): remove it or name another") from None
 
     def get(self, key: str) -> Outcome | None:
         """The stored outcome, or None."""

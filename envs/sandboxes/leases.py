@@ -10,11 +10,13 @@ import signal
 import tempfile
 from pathlib import Path
 
+from boostapr.errors import UserError
+
 _FIRST_UID = 60100  # Debian leaves 60000-64999 to be given out on demand
 _NUM_UIDS = 1000
 
 
-class NoFreeUid(RuntimeError):
+class NoFreeUid(UserError):
     """All slots of this machine are in use."""
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class SandboxSettings(BaseModel):
     """conf/sandbox. Sizes in MiB, times in seconds of wall clock."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     backend: Literal["process"]
     workers: int = Field(ge=1, description="worker processes of run_many, each with one sandbox")

@@ -6,13 +6,25 @@ The hostile line runs when the tests import the module or call the function, ins
 import os
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sandbox_cases import GOOD, TESTS, diff_to, make_instance, make_settings
 
 from boostapr.outcomes import Status
-from envs.sandboxes import open_sandbox
+from envs.sandboxes import BaseSandbox, SandboxUnavailable, open_sandbox
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["namespaces", "no namespaces"])
+def sandbox(request) -> Iterator[BaseSandbox]:
+    """With all walls, and with those that are left where namespaces are refused (containers, no root)."""
+    try:
+        opened = open_sandbox(make_settings(namespaces=request.param))
+    except SandboxUnavailable as error:
+        pytest.skip(f"process backend, namespaces={request.param}: {error}")
+    with opened:
+        yield opened
 
 
 def module(text: str) -> bytes:
@@ -58,7 +70,8 @@ def test_fork_bomb_is_bounded_and_cleared(sandbox):
                 except OSError:
                     time.sleep(60)
     """
-    assert run(sandbox, text, timeout_s=1).status is Status.TIMEOUT
+    # Out of memory where only that bounds it: without a uid of its own, a slot has no count of processes.
+    assert run(sandbox, text, timeout_s=1).status in (Status.TIMEOUT, Status.OUT_OF_MEMORY)
     assert_next_run_is_clean(sandbox)
 
 
@@ -94,7 +107,7 @@ def test_disk_filler_hits_its_quota(sandbox):
     """
     outcome = run(sandbox, text)
     assert outcome.status is Status.TESTS_FAILED
-    assert "'full' != 3" in outcome.failures[0].message or "quota" in outcome.detail
+    assert "quota" in outcome.detail or "'full' != 3" in outcome.failures[0].message
     assert_next_run_is_clean(sandbox)
 
 
@@ -122,7 +135,7 @@ def test_daemons_do_not_survive(sandbox):
             if os.fork() == 0:
                 while True:
                     time.sleep(0.02)
-                    open("/box/tmp/alive", "a").write("x")
+                    open(os.environ["TMPDIR"] + "/alive", "a").write("x")
             os._exit(0)
         os.wait()
         def add(a, b): return a + b
@@ -131,8 +144,8 @@ def test_daemons_do_not_survive(sandbox):
     looks = """
         import os, time
         time.sleep(0.1)
-        others = [p for p in os.listdir("/proc") if p.isdigit() and int(p) not in (1, os.getpid())]
-        assert not others, others
+        mine = [str(os.getpid())] if os.getuid() < 60100 else [p for p in os.listdir("/proc") if p.isdigit() and os.stat(f"/proc/{p}").st_uid == os.getuid()]
+        assert mine == [str(os.getpid())], mine
         assert os.listdir(os.environ["TMPDIR"]) == [], os.listdir(os.environ["TMPDIR"])
         def add(a, b): return a + b
     """
@@ -147,18 +160,18 @@ def test_files_do_not_reach_the_next_run(sandbox):
         for root in (".", os.environ["TMPDIR"], "/dev/shm", "/tmp"):
             try: pathlib.Path(root, "planted").write_text("x")
             except OSError: pass
-        deep = "."
+        home = os.getcwd()
         for _ in range(1500):
             os.mkdir("d"); os.chdir("d")
         os.chmod(".", 0)
-        os.chdir("/box/work")
+        os.chdir(home)
         pathlib.Path("sitecustomize.py").write_text("import os; os._exit(0)")
         def add(a, b): return a + b
     """
     assert run(sandbox, leaves).status is Status.RESOLVED
     looks = """
         import os
-        found = {root: os.listdir(root) for root in (".", os.environ["TMPDIR"], "/dev/shm") if os.path.isdir(root)}
+        found = {root: os.listdir(root) for root in (".", os.environ["TMPDIR"], "/dev/shm") if os.access(root, os.R_OK)}
         assert sorted(found["."]) == ["stats.py", "test_stats.py"], found
         assert not found[os.environ["TMPDIR"]] and not found.get("/dev/shm"), found
         def add(a, b): return a + b

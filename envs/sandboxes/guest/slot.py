@@ -184,11 +184,14 @@ class Slot:
 
     def disk_used_mb(self) -> float:
         """MiB below the box, for slots without a tmpfs."""
-        blocks = 0
-        for folder, _, names in os.walk(self.base):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    blocks += os.lstat(f"{folder}/{name}").st_blocks
+        blocks, folders = 0, [self.base]
+        while folders:  # not os.walk: it recurses, and the tree may be as deep as a hostile run likes
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        blocks += entry.stat(follow_symlinks=False).st_blocks
         return blocks * 512 / MIB
 
     # ---- processes
