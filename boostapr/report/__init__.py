@@ -76,4 +76,4 @@ def _cell(entry: Mapping[str, Any] | None, key: str) -> str:
         return f"partial ({entry['answered']}/{entry['n']})" if entry["missing"] else "n/a"
     low, high = entry[f"{key}_ci95"]
     text = terms.percent(entry[key])
-    return text if key == "valid_diff_rate" else f"{text}\n{100 * low:.1f} to {100 * high:.1f}"
+    return text if key == "valid_diff_rate" else f"{text}\n{100 * low:.0f}–{100 * high:.0f}"
