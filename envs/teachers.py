@@ -156,10 +156,10 @@ def explain(source: str, edits: Sequence[LineEdit]) -> str:
         for line in range(node.lineno - 1, node.end_lineno or node.lineno)
     }
     where = list(dict.fromkeys(functions.get(e.line, "the module") for e in edits)) or ["the module"]
-    comments = [lines[e.line - 1].strip().lstrip("# ") for e in edits]
+    said = [lines[e.line].split("  # ") for e in edits]
     return trace_text(
         analysis=f"{' and '.join(where)} must do what the comments say.",
-        cause="; ".join(f"line {e.line + 1} is not {c}" for e, c in zip(edits, comments, strict=True)) or "unknown",
+        cause="; ".join(f"{code.strip()} is not {comment}" for code, comment in said) or "unknown",
         strategy=f"change {len(edits)} line{'s' * (len(edits) != 1)}.",
-        implementation="; ".join(f"{lines[e.line].strip()} becomes {e.text.strip()}" for e in edits) or "none",
+        implementation="; ".join(e.text.split("  # ")[0].strip() for e in edits) or "none",
     )

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
@@ -34,13 +34,17 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-Example = tuple[list[int], list[int]]  # prompt ids, response ids
+Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, weights of the response tokens
 
 
 class Phase(BaseModel):
+    """A stretch of training with a schedule of its own; see `corpus.edits` for the two shares."""
+
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(gt=0)
     fix_share: float = Field(ge=0, le=1)
+    bug_share: float = Field(ge=0, le=1)
+    learning_rate: float = Field(gt=0)
 
 
 class BaseModelSettings(BaseModel):
@@ -48,6 +52,7 @@ class BaseModelSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     output_dir: Path
+    init_from: Path | None
     seed: int
     vocab_size: int = Field(ge=300)
     tokenizer_examples: int = Field(gt=0)
@@ -58,11 +63,11 @@ class BaseModelSettings(BaseModel):
     max_position_embeddings: int = Field(gt=0)
     rope_theta: float = Field(gt=0)
     batch_size: int = Field(gt=0)
-    learning_rate: float = Field(gt=0)
     weight_decay: float = Field(ge=0)
     warmup_steps: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     prompt_loss_weight: float = Field(ge=0)
+    edit_loss_weight: float = Field(gt=0)
     phases: list[Phase]
     eval_every: int = Field(gt=0)
     eval_instances: int = Field(gt=0)
@@ -72,20 +77,22 @@ class BaseModelSettings(BaseModel):
 def run(settings: BaseModelSettings) -> None:
     torch.manual_seed(settings.seed)
     torch.set_num_threads(settings.num_threads)
-    tokenizer = train_tokenizer(settings)
-    model = new_model(settings, tokenizer)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), settings.learning_rate, (0.9, 0.98), weight_decay=settings.weight_decay
-    )
+    if settings.init_from:
+        tokenizer = AutoTokenizer.from_pretrained(settings.init_from)
+        model = Qwen2ForCausalLM.from_pretrained(settings.init_from, dtype=torch.float32)
+    else:
+        tokenizer = train_tokenizer(settings)
+        model = new_model(settings, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay)
     dev = list(generate("dev", settings.seed + 1000, settings.eval_instances))
     log: list[dict[str, float]] = []
     total, step, started = sum(p.steps for p in settings.phases), 0, time.time()
     bar = tqdm(total=total, desc="base model", unit="step")
     for number, phase in enumerate(settings.phases):
-        batches = batched(tokenizer, settings, edits(settings.seed * 10 + number, phase.fix_share))
-        for _ in range(phase.steps):
+        batches = batched(tokenizer, settings, edits(settings.seed * 10 + number, phase.fix_share, phase.bug_share))
+        for phase_step in range(phase.steps):
             for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * schedule(step, total, settings.warmup_steps)
+                group["lr"] = phase.learning_rate * schedule(phase_step, phase.steps, settings.warmup_steps)
             loss = weighted_loss(model, next(batches), settings.prompt_loss_weight, tokenizer.pad_token_id)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
@@ -144,10 +151,17 @@ def prompt_text(instance: BugInstance) -> str:
     return "".join(m["content"] for m in repair_messages(instance, "patch", "compact"))
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, instance: BugInstance) -> Example:
+def encode(tokenizer: PreTrainedTokenizerBase, instance: BugInstance, edit_weight: float = 1.0) -> Example:
+    """Prompt, patch and end token. Tokens of edit lines weigh `edit_weight`: they are few, and what matters is in them."""
     messages = repair_messages(instance, "patch", "compact")
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    return list(prompt), [*tokenizer.encode(instance.patch), tokenizer.eos_token_id]
+    patch = tokenizer(instance.patch, return_offsets_mapping=True)
+    signs = "".join(line[0] * len(line) for line in instance.patch.splitlines(keepends=True))
+    in_hunks = instance.patch.index("@@")
+    weights = [
+        edit_weight if start > in_hunks and signs[start] in "+-" else 1.0 for start, _ in patch["offset_mapping"]
+    ]
+    return list(prompt), [*patch["input_ids"], tokenizer.eos_token_id], [*weights, 1.0]
 
 
 def batched(
@@ -156,7 +170,7 @@ def batched(
     """Batches of examples of about the same length."""
     rng, size = random.Random(settings.seed), settings.batch_size
     while True:
-        pool = [encode(tokenizer, next(source)) for _ in range(size * 16)]
+        pool = [encode(tokenizer, next(source), settings.edit_loss_weight) for _ in range(size * 16)]
         pool = [e for e in pool if len(e[0]) + len(e[1]) <= settings.max_position_embeddings]
         pool.sort(key=lambda e: len(e[0]) + len(e[1]))
         groups = [pool[i : i + size] for i in range(0, len(pool), size)]
@@ -165,15 +179,15 @@ def batched(
 
 
 def weighted_loss(model: Qwen2ForCausalLM, batch: list[Example], prompt_weight: float, pad: int) -> torch.Tensor:
-    """Mean next-token loss, prompt tokens weighted by `prompt_weight`, response tokens by 1."""
-    width = max(len(p) + len(r) for p, r in batch)
+    """Mean next-token loss, prompt tokens weighted by `prompt_weight`, response tokens by their own weights."""
+    width = max(len(p) + len(r) for p, r, _ in batch)
     ids = torch.full((len(batch), width), pad)
     weights = torch.zeros(len(batch), width)
-    for row, (prompt, response) in enumerate(batch):
+    for row, (prompt, response, response_weights) in enumerate(batch):
         length = len(prompt) + len(response)
         ids[row, :length] = torch.tensor(prompt + response)
         weights[row, : len(prompt)] = prompt_weight
-        weights[row, len(prompt) : length] = 1.0
+        weights[row, len(prompt) : length] = torch.tensor(response_weights)
     logits = model(input_ids=ids).logits[:, :-1]
     losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     return (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
@@ -204,7 +218,7 @@ def evaluate(
 
 
 def edit_lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line[:1] in ("+", "-")]
+    return [line for line in text.split("\n") if line[:1] in ("+", "-") and line[:3] not in ("+++", "---")]
 
 
 def save(

@@ -103,12 +103,12 @@ def failing(source: str, tests: str) -> set[str]:
 
 
 def test_every_bug_is_on_a_commented_line() -> None:
-    """What is wrong can be decided from the line above: the patch's context says what was meant."""
+    """What is wrong can be decided from the line itself, so that a reward model can judge a patch alone."""
     for instance in ALL["train"][:200] + ALL["test_ood"][:100]:
         lines = instance.patch.split("\n")
         removed = [i for i, line in enumerate(lines) if line.startswith("-") and not line.startswith("---")]
         assert len(removed) == instance.extra["num_bugs"]
-        assert all(lines[i - 1].strip().startswith("#") for i in removed)
+        assert all("  # " in lines[i] for i in removed)
 
 
 def test_every_kind_of_mutation_occurs_and_gives_code_that_compiles() -> None:

@@ -21,9 +21,11 @@ from envs.benchmarks.microbugs.mutations import KINDS, OOD_KINDS, Mutation, muta
 from envs.tasks import BugInstance
 
 
-def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
+def edits(seed: int, fix_share: float, bug_share: float = 0.0) -> Iterator[BugInstance]:
     """Endless instances of training templates whose `patch` holds edits; each edit fixes a bug with chance `fix_share`.
 
+    bug_share: 0 gives modules with one to three bugs, as the splits have. Above 0, each statement that can carry a bug does
+    so with this chance: a model that sees such modules cannot guess a line from its comment, it has to learn to copy it.
     Nothing is executed, so an instance may have bugs that no test would find. The instances have no tests.
     """
     rng = random.Random(f"corpus-{seed}")
@@ -32,14 +34,23 @@ def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
         name, functions = make_functions(rng, "train")
         source = "\n\n".join(f.source for f in functions)
         number = rng.choices(range(1, len(BUG_WEIGHTS) + 1), BUG_WEIGHTS)[0]
-        bugs = _choose(rng, mutations(source, kinds), number)
+        found = mutations(source, kinds)
+        bugs = _choose_lines(rng, found, bug_share) if bug_share else _choose(rng, found, number)
         buggy = apply_all(source, bugs)
-        fixed = _edited(rng, source, buggy, bugs, kinds, fix_share)
+        fixed = _edited(rng, source, buggy, rng.sample(bugs, min(number, len(bugs))), kinds, fix_share)
         where = [f.name for f in functions if any(b.function == f.name for b in bugs)]
         instance = instance_without_tests(rng, f"corpus-{seed}", name, buggy, where)
         patch = unified_diff(f"{name}.py", buggy, fixed)
         if bugs and patch:
             yield replace(instance, patch=patch)
+
+
+def _choose_lines(rng: random.Random, found: list[Mutation], share: float) -> list[Mutation]:
+    """One mutation on each line that has any, with chance `share`."""
+    by_line: dict[int, list[Mutation]] = {}
+    for mutation in found:
+        by_line.setdefault(mutation.line, []).append(mutation)
+    return [m for line in sorted(by_line) if rng.random() < share for m in _choose(rng, by_line[line], 1)]
 
 
 def _choose(rng: random.Random, found: list[Mutation], number: int) -> list[Mutation]:

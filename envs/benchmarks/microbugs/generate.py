@@ -21,8 +21,8 @@ from envs.tasks import BugInstance
 
 SPLITS = ("train", "dev", "test", "test_ood")
 # Chance of 1, 2, 3, 4 functions and of 1, 2, 3 bugs in a module.
-FUNCTION_WEIGHTS = (35, 35, 20, 10)
-BUG_WEIGHTS = (60, 30, 10)
+FUNCTION_WEIGHTS = (45, 33, 15, 7)
+BUG_WEIGHTS = (62, 28, 10)
 TESTS_PER_FUNCTION = 3
 CALLS_PER_TEST = 3
 CONTEXT_LINES = 1

@@ -1,7 +1,7 @@
 """Kinds of mutation: each turns one place of a commented statement into a plausible bug.
 
 A mutation replaces the exact source text of one syntax node, so that everything else in the file keeps its bytes. Only
-statements with a comment right above them are mutated (templates.py says why). `OOD_KINDS` never occur in training.
+statements with a comment behind them are mutated (templates.py says why). `OOD_KINDS` never occur in training.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation
             if not isinstance(statement, ast.stmt) or statement is function:
                 continue
             line = statement.lineno - 1
-            if not lines[line - 1].strip().startswith("#"):
+            if "  # " not in lines[line]:
                 continue
             for node in _same_line_nodes(statement):
                 for kind, edits in KINDS.items():

@@ -1,8 +1,9 @@
 """Function templates of the microbugs set.
 
-A template is one small Python function whose every statement that can carry a bug has a comment above it that states the
-intent. The bug contradicts the comment, so what is wrong can be decided from the lines around it: by a policy that
-writes a patch with one context line, and by a reward model that sees that patch alone.
+A template is one small Python function whose every statement that can carry a bug has a comment behind it that states
+the intent. The bug contradicts the comment, so what is wrong can be decided from the line itself: by a policy that has to
+find it, and by a reward model that sees the patch alone. (In `body` a comment stands above its statement, which is easier
+to read; `fill` moves it behind.)
 
 Templates are grouped in families. Training, dev and test divide the templates of the ordinary families between them
 (`split_of`); the out-of-distribution families (`OOD_FAMILIES`) are never seen in training.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -488,6 +490,7 @@ def fill(template: Template, rng: random.Random, taken_names: set[str]) -> Funct
         body = body[:start] + rng.choice(body[start + 1 : end].split("|")) + body[end + 1 :]
     for key, value in values.items():
         body = body.replace("{" + key + "}", value)
+    body = re.sub(r"^ *(# .*)\n(.*)$", r"\2  \1", body, flags=re.MULTILINE)
     signature = f"def {name}({', '.join(values[p] for p in template.params)}):\n"
     return Function(template, name, signature + "".join(f"    {line}\n" for line in body.split("\n")))
 
