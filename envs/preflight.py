@@ -139,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--repeat must be 1 or more, is {options.repeat}")
     if not options.benchmark.is_file():
         raise UserError(f"there is no benchmark file {options.benchmark}")
-    settings = load_section(SandboxSettings, "sandbox", options.overrides)
+    settings = load_section(SandboxSettings, "sandbox", ["name=preflight", *options.overrides])
     instances = load_instances(options.benchmark)
     unfit = preflight(settings, instances, options.repeat)
     output = options.output or quarantine_file(options.benchmark)

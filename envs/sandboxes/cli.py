@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     measure.add_argument("overrides", nargs="*", help="settings of conf/sandbox")
     options = parser.parse_args(argv)
     if options.command == "bench":
-        bench(load_section(SandboxSettings, "sandbox", options.overrides), options.runs)
+        bench(load_section(SandboxSettings, "sandbox", ["name=bench", *options.overrides]), options.runs)
         return 0
     if (options.cache is None) != (options.days is None):
         raise UserError("--cache and --days go together")
