@@ -106,6 +106,8 @@ class BaseSandbox(ABC):
             tree = build_tree(instance, response, self._scratch)
         except Unusable as refusal:
             return Outcome(refusal.status, detail=refusal.detail)
+        except OSError as error:  # no git, no space left: nothing that a response can cause
+            return Outcome(Status.INFRA, detail=f"the tree could not be prepared: {error}")
         command = Command(
             tree=tree,
             argv=instance.test_command,

@@ -90,7 +90,8 @@ def build_tree(instance: BugInstance, response: bytes, scratch: Path) -> Tree:
 
 def _apply_diff(original: Mapping[str, bytes], response: bytes, scratch: Path) -> dict[str, tuple[bytes, int] | None]:
     """Path -> (content, mode) of each file that the diff changed, None for a deleted one."""
-    if parse_patch(response).format is PatchFormat.NOT_A_DIFF:
+    patch = parse_patch(response)
+    if patch.format is PatchFormat.NOT_A_DIFF:
         raise Unusable(Status.FORMAT, "the response holds no diff")
     folder = scratch / "tree"
     try:
@@ -99,7 +100,7 @@ def _apply_diff(original: Mapping[str, bytes], response: bytes, scratch: Path) -
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         folder.mkdir(exist_ok=True)
-        result = apply_patch(folder, response)
+        result = apply_patch(folder, patch)
         if not result.applied:
             raise Unusable(Status.APPLY_FAILED, result.error)
         return {path: _read_changed(folder / path, path) for path in result.files}

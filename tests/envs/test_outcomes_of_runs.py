@@ -110,6 +110,13 @@ def test_a_missing_command_is_the_machines_fault(sandbox):
     assert missing.status is Status.INFRA and "no-such-runner" in missing.detail
 
 
+def test_without_git_nothing_is_the_responses_fault(sandbox, monkeypatch):
+    """A machine that cannot apply patches must not fail them."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    outcome = sandbox.run(make_instance(), GOOD)
+    assert outcome.status is Status.INFRA and "git" in outcome.detail
+
+
 def test_failing_subtests_fail_their_test(sandbox):
     """unittest reports "test_x (i=1)" for a failing subtest: the required id is test_x."""
     tests = TESTS.replace("        self.assertEqual(add(1", "        with self.subTest(i=1): self.assertEqual(add(1")
