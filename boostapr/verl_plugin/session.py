@@ -151,7 +151,7 @@ def _end_everything(before: set[psutil.Process]) -> None:
 def _keep_logs(folder: Path, log_dir: Path) -> None:
     """Keep what each process printed, named after what it was: `TaskRunner-4711.err`. Ray's own logs are not kept."""
     for path in sorted(folder.glob("*/session_*/logs/*")):
-        if path.suffix not in {".out", ".err"} or not path.name.startswith(("worker-", "raylet")):
+        if path.suffix not in {".out", ".err"} or not path.name.startswith(("worker-", "raylet.err")):
             continue
         text = path.read_text(errors="replace")
         lines = [line for line in text.splitlines() if not line.startswith((":job_id:", ":actor_name:", ":task_name:"))]

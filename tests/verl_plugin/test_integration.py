@@ -47,7 +47,7 @@ def _start(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", code, str(folder), str(folder / "log.txt"), *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
     )
 
 
