@@ -97,7 +97,7 @@ def test_nothing_in_common_says_what_there_is(tmp_path: Path) -> None:
         write_results(tmp_path / "a", system, "test", [R, T])
     write_results(tmp_path / "b", "grpo", "test", [R, T])
     write_results(tmp_path / "b", "boostapr", "test", [R, T])
-    with pytest.raises(UserError, match="has base on test, sft on test; .* has boostapr on test, grpo on test"):
+    with pytest.raises(UserError, match=r"has base on test, sft on test; .* has boostapr on test, grpo on test"):
         compare_runs(str(tmp_path / "a"), str(tmp_path / "b"))
     with pytest.raises(UserError, match="has no system `gpro`; it has: boostapr, grpo"):
         compare_runs(str(tmp_path / "a"), f"{tmp_path / 'b'}:gpro")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import A, F, INFRA, R, T, demo_run, instance, row, write_jsonl, write_results
+from report_runs import INFRA, A, F, R, T, demo_run, instance, row, write_jsonl, write_results
 from rich.console import Console
 
 from boostapr import report
