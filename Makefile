@@ -23,7 +23,7 @@ help:
 	@echo "make demo         install, then the whole pipeline on a tiny model: a table and runs/demo/report/index.html"
 	@echo "make test         install, then lint, types, unit tests and integration tests"
 	@echo "make install      create .venv with the pinned CPU set (about 4 minutes and 4 GB, once)"
-	@echo "make bench        measure the parts: patches, credit, sandbox, reward server, a PPO step"
+	@echo "make bench        measure the parts, each against its rivals (bench/)"
 	@echo "make experiments  five systems over three seeds (hours)"
 	@echo "make base-model   train the demo's base model from scratch"
 	@echo "make clean-runs   delete runs/"
@@ -52,7 +52,11 @@ test: install
 	$(BIN)/pytest -m integration $(ARGS)
 
 experiments: install
-	@$(RUN) pipeline -m experiment=paper_demo seed=0,1,2 $(ARGS)
+	@$(RUN) pipeline -m experiment=systems seed=0,1,2 $(ARGS)
+
+bench: install
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@$(RUN) sandbox bench
 
 base-model: install
 	@$(RUN) base-model $(ARGS)

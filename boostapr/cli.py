@@ -21,8 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ppo": ("stages.ppo", "stage III: PPO on verl with line-level credit"),
     "evaluate": ("stages.evaluate", "run the trained systems on the test splits"),
     "report": ("boostapr.report.cli:main", "summary, table and HTML report of a run folder"),
+    "compare": ("boostapr.compare:main", "two runs or systems on the bugs that both answered, with intervals"),
     "inspect": ("boostapr.inspect:main", "show how a patch is read and which line gets which credit"),
     "microbugs": ("envs.benchmarks.microbugs.cli:main", "make a fresh set of bugs from a seed"),
+    "preflight": ("envs.preflight:main", "check that each bug of a benchmark file is fit to be used"),
+    "sandbox": ("envs.sandboxes.cli:main", "clear away what dead sandboxes left; measure what a run costs"),
     "base-model": ("stages.base_model", "train the demo's base model from scratch"),
     "doctor": ("boostapr.doctor:main", "check this machine: what is there, what is missing, and what for"),
 }
