@@ -194,8 +194,8 @@ def _explain_override(overrides: Sequence[str], error: Exception) -> str:
 
 def _explain_one(text: str, key: str, value: object, applied: Sequence[str], failure: Exception) -> str:
     group = key.lstrip("/").split("@", 1)[0]
-    if (CONF / group).is_dir() and not isinstance(value, dict | list):
-        options = _options(group)
+    options = _options(group)
+    if options and not isinstance(value, dict | list) and str(value) not in options:
         return f"`{text}`: conf/{group}/ has no file {value}.yaml. {_suggest(str(value), options)}"
     keys = _all_keys(_compose(applied))
     if key not in keys:
