@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -23,9 +24,8 @@ from envs.policies.fixed import FixedPolicy, gold, noop, predictions
 from envs.policies.vllm_engine import VLLMPolicy, VLLMSettings
 from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance, to_json
-from reward_models.scorer import RewardScorer
 from stages.answers import FIRST, SAMPLED, Answer, Judge, Scorer, collect, rerank, result_row, summarize
-from stages.chain import stage_main
+from stages.chain import LOCAL, stage_main
 from stages.common import PolicyOpener, ResponseLog, ask, graded, load_split, request_missing, write_rows
 from stages.config import Config
 from stages.settings import EvaluateSettings, SystemSettings
@@ -51,18 +51,22 @@ def run(
     open_policy: Mapping[str, PolicyOpener],
     judge: Judge,
     sandbox: SandboxSettings,
-    seed: int,
+    made_with: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Answer, summarise. `open_policy` by system name; `judge` holds the reward models, loaded when needed."""
+    """Answer, execute, summarise.
+
+    open_policy: by system name. judge: holds the reward models, loaded when needed. made_with: the seed, and whatever else
+    the results depend on beside `settings`; it is recorded with them.
+    """
     for split, instances in splits.items():
         write_rows(folder / "instances" / f"{split}.jsonl", [to_json(instance) for instance in instances])
     for name in names:
         system = settings.systems[name]
         jobs = [Job(name, system, split, instances, folder / name / split) for split, instances in splits.items()]
         for job in jobs:
-            check_same(job, settings, seed)
-        generate(settings, jobs, open_policy[name], seed)
+            check_same(job, settings, made_with)
+        generate(settings, jobs, open_policy[name], made_with["seed"])
         for job in jobs:
             grade(settings, job, judge, sandbox)
 
@@ -114,7 +118,7 @@ def grade(settings: EvaluateSettings, job: Job, judge: Judge, sandbox: SandboxSe
     )
 
 
-def check_same(job: Job, settings: EvaluateSettings, seed: int) -> None:
+def check_same(job: Job, settings: EvaluateSettings, made_with: Mapping[str, Any]) -> None:
     """Leave config.yaml beside the results of a job, and make sure that what is there already was made the same way.
 
     Raises:
@@ -127,9 +131,11 @@ def check_same(job: Job, settings: EvaluateSettings, seed: int) -> None:
         "sampled": settings.sampled.model_dump(mode="json"),
         "template": settings.template,
         "prompt_version": PROMPT_VERSION,
-        "seed": seed,
+        **made_with,
         "instances": hashlib.sha256("".join(instance.digest for instance in job.instances).encode()).hexdigest(),
     }
+    if job.system.credit or job.system.policy == "rerank":
+        now["credit"] = settings.credit.model_dump(mode="json")
     if job.system.path is not None:
         now["predictions"] = hashlib.sha256(job.system.path.read_bytes()).hexdigest()
     before = yaml.safe_load(path.read_text()) if path.exists() else now
@@ -175,13 +181,17 @@ def main(config: Config, stage: StageRun) -> bool:
     splits = {split.split: load_split(config.benchmark, split) for split in settings.splits}
 
     def load_reward_models() -> Scorer:
+        from reward_models.scorer import RewardScorer  # torch and transformers: not for systems that need no model
+
         return RewardScorer.load(
             stage.input(settings.credit.r_seq), stage.input(settings.credit.r_line), settings.credit.batch_size
         )
 
     openers = {name: opener(name, settings.systems[name], settings, config.vllm, stage) for name in names}
     judge = Judge(load_reward_models, settings.credit)
-    run(settings, names, splits, openers, judge, config.sandbox, config.seed, stage.folder)
+    used = flatten(config.model_dump(mode="json", include={"seed", "vllm", "sandbox"}))
+    made_with = {key: value for key, value in used.items() if key not in LOCAL}
+    run(settings, names, splits, openers, judge, config.sandbox, made_with, stage.folder)
     return all((stage.folder / name / split / "summary.json").exists() for name in settings.run for split in splits)
 
 

@@ -68,7 +68,7 @@ def test_strict_grading_and_complete_rows(
         {"boostapr": policy.open},
         judge_of(evaluate_settings),
         sandbox,
-        0,
+        {"seed": 0},
         folder,
     )
     rows = read(folder / "boostapr" / "test" / "results.jsonl")
@@ -100,7 +100,14 @@ def test_gold_resolves_everything_and_noop_nothing(
     """The two ends of the scale; a bug that noop resolves, or gold does not, is no bug."""
     openers = {"gold": lambda seed: gold(), "noop": lambda seed: noop()}
     evaluate.run(
-        evaluate_settings, ["gold", "noop"], {"dev": bugs}, openers, judge_of(evaluate_settings), sandbox, 0, tmp_path
+        evaluate_settings,
+        ["gold", "noop"],
+        {"dev": bugs},
+        openers,
+        judge_of(evaluate_settings),
+        sandbox,
+        {"seed": 0},
+        tmp_path,
     )
     results = {name: json.loads((tmp_path / name / "dev" / "summary.json").read_text()) for name in openers}
     assert (results["gold"]["resolved"], results["noop"]["resolved"]) == (len(bugs), 0)
@@ -138,7 +145,7 @@ def test_resumes_after_a_kill(
             {"boostapr": policy.open},
             judge_of(evaluate_settings, scorer),
             sandbox,
-            0,
+            {"seed": 0},
             folder,
         )
 
@@ -175,7 +182,7 @@ def test_changed_settings_are_refused(
             {"sft": MemoryPolicy(mixed).open},
             judge_of(settings),
             sandbox,
-            seed,
+            {"seed": seed},
             tmp_path,
         )
 
@@ -222,7 +229,7 @@ def test_rerank_draws_a_pool(
         {"rerank": policy.open},
         judge_of(evaluate_settings),
         sandbox,
-        0,
+        {"seed": 0},
         tmp_path,
     )
     size = evaluate_settings.systems["rerank"].pool_size
@@ -250,7 +257,9 @@ def test_predictions_file(
     values["systems"]["predictions"]["path"] = file
     settings = EvaluateSettings.model_validate(values)
     openers = {"predictions": lambda seed: predictions(file)}
-    evaluate.run(settings, ["predictions"], {"test": bugs}, openers, judge_of(settings), sandbox, 0, tmp_path / "eval")
+    evaluate.run(
+        settings, ["predictions"], {"test": bugs}, openers, judge_of(settings), sandbox, {"seed": 0}, tmp_path / "eval"
+    )
     summary = json.loads((tmp_path / "eval" / "predictions" / "test" / "summary.json").read_text())
     assert (summary["n"], summary["resolved"]) == (len(bugs), 2)
     with pytest.raises(UserError, match=r"no\.jsonl"):
