@@ -43,6 +43,14 @@ def _to_root(path: Path) -> str:
 # (In a dump it is relative again: a clone that was moved is still the same run.)
 RepoPath = Annotated[Path, AfterValidator(_from_root), PlainSerializer(_to_root)]
 
+
+def _local_model(name: str) -> str:
+    return str(ROOT / name) if (ROOT / name).is_dir() else name
+
+
+# A model: a folder (a relative one is looked up from the repository) or the name of a hub.
+ModelPath = Annotated[str, AfterValidator(_local_model), PlainSerializer(lambda name: _to_root(Path(name)))]
+
 S = TypeVar("S", bound=BaseModel)
 
 

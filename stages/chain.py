@@ -9,12 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 
 from boostapr import supervise
-from boostapr.config import compose, load, validate
+from boostapr.config import CONF, ROOT, compose, load, validate
 from boostapr.doctor import Needs, check_before_run
 from boostapr.errors import UserError
 from boostapr.runs import Run, Stage, StageRun
@@ -144,6 +145,7 @@ def drive(config: Config, overrides: Sequence[str], names: Sequence[str]) -> int
         settings = {stage.name: settings_of(config, overrides, stage) for stage in stages}
         machine = config.machine
         check_before_run(Needs(machine.memory_gb, machine.disk_gb, machine.requirements), run.folder)
+        check_files(config)
         for stage in stages:
             run.check(stage, settings[stage.name])
             run.check_needs(stage, planned=names)
@@ -157,6 +159,27 @@ def drive(config: Config, overrides: Sequence[str], names: Sequence[str]) -> int
     finally:
         run.unlock()
     return 0
+
+
+def check_files(config: Config) -> None:
+    """The files that no stage makes, but some stage needs hours later: models and benchmark files.
+
+    Raises:
+        UserError: one is missing; names its key.
+    """
+    missing = []
+    models = {"sft.model": config.sft.model}
+    models |= {f"evaluate.systems.{name}.model": system.model or "" for name, system in config.evaluate.systems.items()}
+    for key, model in models.items():
+        path = Path(model)
+        local = path.is_absolute() or model.startswith(".") or (ROOT / path.parts[0]).is_dir() if model else False
+        if local and not path.is_dir() and not (ROOT / path).is_dir():  # else it is the name of a hub
+            missing.append(f"`{key}`: there is no folder {model}. `make base-model` makes the demo's.")
+    for split, file in config.benchmark.files.items():
+        if not file.is_file():
+            missing.append(f"`benchmark.files.{split}`: there is no file {file}.")
+    if missing:
+        raise UserError("Something that the run needs is not there:\n" + "\n".join(f"  {line}" for line in missing))
 
 
 def open_run(config: Config, overrides: Sequence[str]) -> Run:
@@ -241,8 +264,6 @@ def _launch(task: Callable[[Config, Sequence[str]], int]) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
-
-    from boostapr.config import CONF
 
     supervise.die_with_parent()
     supervise.raise_on_signals()

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from boostapr.config import load
+from boostapr.errors import UserError
 from boostapr.supervise import LABEL
-from stages.chain import chain, merge, settings_of, view
+from stages.chain import chain, check_files, merge, settings_of, view
 from stages.config import Config
 
 # A stage that leaves what the real one would, after noting its name; told to, it fails or hangs with a child of its own.
@@ -201,6 +202,22 @@ def test_a_stage_sees_only_what_the_chain_declares() -> None:
     with pytest.raises(AttributeError, match="ppo"):
         _ = seen.ppo
     assert set(settings_of(config, [], stage)) == set(stage.settings)
+
+
+def test_missing_files_are_named_before_any_work(tmp_path: Path) -> None:
+    """Not after an hour, when the stage that reads them begins."""
+    splits = ("train", "dev", "test", "test_ood")
+    files = [f"benchmark.files.{split}={tmp_path / split}.jsonl" for split in splits]
+    for split in splits[1:]:
+        (tmp_path / f"{split}.jsonl").touch()
+    config = load(Config, ["experiment=demo", "benchmark=jsonl", *files, "sft.model=models/nothing"])
+    with pytest.raises(UserError) as error:
+        check_files(config)
+    message = str(error.value)
+    assert f"`benchmark.files.train`: there is no file {tmp_path}/train.jsonl" in message
+    assert "`sft.model`: there is no folder models/nothing" in message
+    assert "dev" not in message
+    check_files(load(Config, ["experiment=demo", "sft.model=Qwen/Qwen2.5-Coder-7B-Instruct"]))
 
 
 def test_overrides_of_a_rival_replace_those_of_the_run() -> None:
