@@ -64,7 +64,9 @@ def _streams(rollout: Rollout, rewards: np.ndarray, patch: Patch, fallback: bool
     outcome = rollout.outcome
     if outcome is not None and outcome.status is Status.INFRA:
         none = np.zeros(len(mask))
-        return TokenStreams(none, none.copy(), np.zeros(len(mask), dtype=bool), float("nan"), FailureCause.INFRA, fallback)
+        return TokenStreams(
+            none, none.copy(), np.zeros(len(mask), dtype=bool), float("nan"), FailureCause.INFRA, fallback
+        )
     if outcome is not None:
         cause = outcome.status.cause
     else:

@@ -6,6 +6,7 @@ spelling of each token is turned into bytes instead.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -68,10 +69,8 @@ def token_bytes(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
         table = None
     if table is None:
         table = TokenTable(_speller(tokenizer))
-        try:
+        with contextlib.suppress(TypeError):  # not weakly referable: the table is built anew each time
             _TABLES[tokenizer] = table
-        except TypeError:  # not weakly referable: build the table anew each time
-            pass
     return table(list(ids))
 
 

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 from boostapr.patches.binary import binary_end
-from boostapr.patches.headers import SIMPLE, Header, HeaderError, Strip, is_safe_path, read_git, read_traditional
-from boostapr.patches.model import FILE_WIDTH, Tables
+from boostapr.patches.headers import SIMPLE, Header, HeaderError, Strip, read_git, read_traditional
+from boostapr.patches.model import FILE_WIDTH, Columns, Tables
 
 WHITE = b" \t\n\r\x0b\x0c"
-HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@[^\n]*\n")
+HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n")
+# Context, removed lines, added lines, context; the second form goes on where the first one ended.
+# They match anything, if only the empty string.
+_Matcher: TypeAlias = "Callable[[bytes, int], re.Match[bytes]]"
+FIRST_BLOCK = cast(_Matcher, re.compile(rb"((?: .*\n|\n)*+)((?:-.*\n)*+)((?:\+.*\n)*+)(?: .*\n|\n)*+").match)
+NEXT_BLOCK = cast(_Matcher, re.compile(rb"((?:-.*\n)*+)((?:\+.*\n)*+)(?: .*\n|\n)*+").match)
 _MAX_NUMBER = 2**62
-_not_context = re.compile(rb"\n(?![ \n])").search
-_not_edit = re.compile(rb"\n(?![-+])").search
+_SMALL = {b"%d" % n: n for n in range(2000)}  # a look-up takes half the time of int()
+# From this length on it is cheaper to jump from newline to newline than to let a regular expression walk there.
+_LONG_LINE = 256
+_FLUSH = 1 << 14
 _BINARY_STUB = re.compile(rb"(?:Binary f|F)iles [^\n]* differ\n")
 _FULL_OID = re.compile(rb"[0-9a-f]{40}")
 NAMES_TOOL = re.compile(rb"(?:diff (?!--git )-[^\n]*\n|Index: [^\n]*\n(?:=+\n)?)")
@@ -32,56 +41,53 @@ class Refused(Exception):
         self.at = at
 
 
-def number(digits: bytes) -> int:
-    """A line number; absurd ones are cut to 2**62, which no file reaches."""
-    return int(digits) if len(digits) < 19 else _MAX_NUMBER
-
-
 def counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
-    """(old start, old count, new start, new count) of a hunk header; a missing count is 1."""
-    old, old_count, new, new_count = match.groups()
-    return (
-        number(old),
-        1 if old_count is None else number(old_count),
-        number(new),
-        1 if new_count is None else number(new_count),
-    )
+    """(old start, old count, new start, new count) of a hunk header; a missing count is 1. Absurd numbers are cut to
+    2**62, which no file reaches."""
+    old, old_count, new, new_count = match.groups(b"1")
+    try:
+        return _SMALL[old], _SMALL[old_count], _SMALL[new], _SMALL[new_count]
+    except KeyError:
+        cut = [int(digits) if len(digits) < 19 else _MAX_NUMBER for digits in (old, old_count, new, new_count)]
+        return cut[0], cut[1], cut[2], cut[3]
 
 
 def scan(data: bytes) -> Tables:
     """Parse a whole diff. Raises Refused unless it is valid in the sense of PatchFormat.VALID."""
-    tables = Tables()
-    files, hunks, spans = tables.files, tables.hunks, tables.spans
-    tail = len(data) if data[-1:] not in (b"\n", b" ", b"\t", b"\r") else len(data.rstrip(WHITE))
+    rows = Rows()
+    tail = len(data.rstrip(WHITE))
     strip = Strip()
-    position = count = hunk_index = created = 0
+    position = count = hunk_index = 0
+    names: list[bytes | Header] = []
     while position < tail:
         start = position
-        simple = SIMPLE.match(data, position) if strip.value == 1 else None
-        if simple is not None and is_safe_path(simple[simple.lastindex or 1]):
+        simple = SIMPLE.match(data, position) if strip.value else None
+        if simple is not None:
             position = simple.end()
             header = None
+            names.append(simple[simple.lastindex or 1])
         else:
             header = read_header(data, position, strip)
             if data.find(b"\r\n", start, header.end) >= 0:
                 raise Refused("CRLF line ends in a file header", start)
             if header.lacks_prefix:
                 raise Refused("a path lacks its a/ or b/ prefix", position)
+            names.append(header)
             position = header.end
-            created += header.is_new or header.is_rename or header.is_copy
         body, first_hunk, old_total, new_total = position, hunk_index, 0, 0
-        while data.startswith(b"@@ -", position):
-            match = HUNK.match(data, position)
-            if match is None:
-                raise Refused("unreadable hunk header", position)
-            old, old_count, new, new_count = counts(match)
+        while (match := HUNK.match(data, position)) is not None:
+            numbers = counts(match)
             begin = match.end()
-            end = scan_hunk(data, begin, old, old_count, new, new_count, count, hunk_index, spans)
-            hunks.extend((count, position, begin, end, old, old_count, new, new_count))
+            end = scan_hunk(data, begin, numbers, count, hunk_index, rows)
+            rows.hunks += (count, position, begin, end, *numbers)
+            if len(rows.hunks) > _FLUSH:
+                rows.move()
             hunk_index += 1
-            old_total += old_count
-            new_total += new_count
+            old_total += numbers[1]
+            new_total += numbers[3]
             position = end
+        if data.startswith(b"@@ -", position):
+            raise Refused("unreadable hunk header", position)
         if header is not None:
             if header.is_new and old_total:
                 raise Refused("a new file cannot have old lines", start)
@@ -89,13 +95,45 @@ def scan(data: bytes) -> Tables:
                 raise Refused("a deleted file cannot have new lines", start)
             if hunk_index == first_hunk:
                 position = _without_hunks(data, header)
-        files.extend((start, body, position, strip.value, first_hunk))
+        rows.files += (start, body, position, strip.value, first_hunk)
         count += 1
     if not count:
         raise Refused("no file header", 0)
-    if created and count > 1:
-        _check_created(data, tables)
+    tables = rows.finish()
+    if count > 1:
+        _check_files(names, tables)
     return tables
+
+
+class Rows:
+    """Rows of the tables as they are found: in lists, which are quick, moved to arrays, which are small, as they grow."""
+
+    __slots__ = ("files", "hunks", "moved", "spans")
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+        self.hunks: list[int] = []
+        self.spans: list[int] = []
+        self.moved: Tables | None = None
+
+    def move(self) -> array[int]:
+        """Move all rows to arrays; returns that of the spans."""
+        if self.moved is None:
+            self.moved = Tables(array("q"), array("q"), array("q"))
+        self.moved.files.extend(self.files)
+        self.moved.hunks.extend(self.hunks)
+        self.moved.spans.extend(self.spans)
+        self.files.clear()
+        self.hunks.clear()
+        self.spans.clear()
+        assert isinstance(self.moved.spans, array)
+        return self.moved.spans
+
+    def finish(self) -> Tables:
+        if self.moved is None:
+            return Tables(self.files, self.hunks, self.spans)
+        self.move()
+        return self.moved
 
 
 def read_header(data: bytes, start: int, strip: Strip) -> Header:
@@ -117,78 +155,71 @@ def read_header(data: bytes, start: int, strip: Strip) -> Header:
     raise Refused("text that is not part of a diff", start)
 
 
-def scan_hunk(
-    data: bytes,
-    start: int,
-    old: int,
-    old_left: int,
-    new: int,
-    new_left: int,
-    file: int,
-    hunk: int,
-    spans: array[int],
-) -> int:
-    """Read the lines of one hunk from `start`, append its spans, return the offset after it. Raises Refused."""
-    begin, rows = start, len(spans)
-    old_line, new_line = old + (not old_left), new + (not new_left)
-    first_old, first_new, lefts = old_line, new_line, (old_left, new_left)
-    while old_left or new_left:
-        stop = _not_context(data, start - 1)
-        end = stop.start() + 1 if stop else -1
-        if end > start:
-            lines = data.count(b"\n", start, end)
-            if lines > old_left or lines > new_left:
-                if old_left != new_left:
+def scan_hunk(data: bytes, start: int, numbers: tuple[int, int, int, int], file: int, hunk: int, rows: Rows) -> int:
+    """Read the lines of one hunk from `start`, append its spans, return the offset after it. Raises Refused.
+
+    numbers: old start, old count, new start, new count of its header.
+    """
+    old, old_count, new, new_count = numbers
+    if data.find(b"\n", start) - start < _LONG_LINE:
+        if not old_count:
+            old += 1
+        if not new_count:
+            new += 1
+        old_end, new_end = old + old_count, new + new_count
+        spans = rows.spans
+        before = len(spans)
+        block = FIRST_BLOCK(data, start)
+        position, minus, plus, end = block.end(1), block.end(2), block.end(3), block.end()
+        if position > start:
+            lines = data.count(b"\n", start, position)
+            old += lines
+            new += lines
+        # Each turn: an edit run at `position` (removed lines up to `minus`, added ones up to `plus`), context up to `end`.
+        while plus > position:
+            first_old, first_new = old, new
+            first = position
+            while True:
+                if minus > position:
+                    old += data.count(b"\n", position, minus)
+                if plus > minus:
+                    new += data.count(b"\n", minus, plus)
+                if end > plus or (old >= old_end and new >= new_end):
                     break
-                for _ in range(old_left):
-                    start = data.index(b"\n", start) + 1
-                old_left = new_left = 0
+                position = plus
+                block = NEXT_BLOCK(data, position)
+                minus, plus, end = block.end(1), block.end(2), block.end()
+                if plus == position:
+                    break
+            spans += (file, hunk, first, plus, first_old, old - first_old, first_new, new - first_new)
+            if end > plus:
+                lines = data.count(b"\n", plus, end)
+                old += lines
+                new += lines
+            position = end
+            if (old >= old_end and new >= new_end) or len(spans) > _FLUSH:
                 break
-            old_left -= lines
-            new_left -= lines
-            old_line += lines
-            new_line += lines
-            start = end
-            if not (old_left or new_left):
-                break
-        stop = _not_edit(data, start - 1)
-        end = stop.start() + 1 if stop else -1
-        if end <= start:
-            break
-        removed = data.count(b"\n-", start - 1, end - 1)
-        added = data.count(b"\n+", start - 1, end - 1)
-        if removed > old_left or added > new_left:
-            break
-        spans.extend((file, hunk, start, end, old_line, removed, new_line, added))
-        old_left -= removed
-        new_left -= added
-        old_line += removed
-        new_line += added
-        start = end
-        if data.startswith(b"\\", end):
-            break
-    if old_left or new_left:
-        del spans[rows:]
-        start = _hunk_by_line(data, begin, first_old, first_new, *lefts, file, hunk, spans)
-    if len(spans) == rows:
-        raise Refused("a hunk without edits", begin)
-    if data.startswith(b"\\ ", start) and len(data) - start > 12:
-        start = data.find(b"\n", start) + 1 or len(data)
-    return start
+            block = NEXT_BLOCK(data, position)
+            minus, plus, end = block.end(1), block.end(2), block.end()
+        if old == old_end and new == new_end and len(spans) > before:
+            return _after_marker(data, position) if data.startswith(b"\\", position) else position
+        del spans[before:]
+    return _hunk_by_line(data, start, numbers, file, hunk, rows.move())
+
+
+def _after_marker(data: bytes, start: int) -> int:
+    """The offset after a "\\ No newline" line that follows a complete hunk (git overlooks one that is all that is left)."""
+    return (
+        data.find(b"\n", start) + 1 or len(data) if len(data) - start > 12 and data.startswith(b"\\ ", start) else start
+    )
 
 
 def _hunk_by_line(
-    data: bytes,
-    start: int,
-    old: int,
-    new: int,
-    old_left: int,
-    new_left: int,
-    file: int,
-    hunk: int,
-    spans: array[int],
+    data: bytes, begin: int, numbers: tuple[int, int, int, int], file: int, hunk: int, spans: array[int]
 ) -> int:
-    """`scan_hunk` for hunks with "\\ No newline" lines, or whose last run goes on beyond the counts."""
+    """`scan_hunk` for hunks with "\\ No newline" lines, very long lines, or lines that go on beyond the counts."""
+    old, old_left, new, new_left = numbers
+    old, new, start, before = old + (not old_left), new + (not new_left), begin, len(spans)
     span_start = span_end = old_first = new_first = -1
 
     def close() -> None:
@@ -223,7 +254,9 @@ def _hunk_by_line(
             raise Refused("a hunk has other lines than its header counts", start)
         start = end
     close()
-    return start
+    if len(spans) == before:
+        raise Refused("a hunk without edits", begin)
+    return _after_marker(data, start) if data.startswith(b"\\", start) else start
 
 
 def _without_hunks(data: bytes, header: Header) -> int:
@@ -243,19 +276,48 @@ def _without_hunks(data: bytes, header: Header) -> int:
     return position
 
 
-def file_header(data: bytes, row: array[int], start: int) -> Header:
+def file_header(data: bytes, row: Columns, start: int) -> Header:
     """Read again the header of a file section that `scan` accepted; `start` is its row's first element in `row`."""
     return read_header(data, row[start], Strip(row[start + 3], known=True))
 
 
-def _check_created(data: bytes, tables: Tables) -> None:
-    """Refuse a second section that writes a path anew: git would silently keep only the last."""
+def path_of(data: bytes, row: Columns, start: int) -> str:
+    """The path of a file section: the new name, else the old one. Arguments as for `file_header`."""
+    simple = SIMPLE.match(data, row[start]) if row[start + 3] else None
+    if simple is not None:
+        return simple[simple.lastindex or 1].decode()
+    header = file_header(data, row, start)
+    name = header.new if header.new is not None else header.old
+    return "" if name is None else name.decode("utf-8", "surrogateescape")
+
+
+def _check_files(names: list[bytes | Header], tables: Tables) -> None:
+    """Refuse sections that contradict each other. git would keep the last of two new files without a word, and stop half
+    way where a path is a file in one section and a folder in another."""
     written: set[bytes] = set()
-    for row in range(0, len(tables.files), FILE_WIDTH):
-        header = file_header(data, tables.files, row)
-        if header.new is not None and header.new in written and (header.is_new or header.is_rename or header.is_copy):
-            raise Refused("a file is created twice", tables.files[row])
-        if header.old is not None and (header.new is None or header.is_rename):
-            written.discard(header.old)
-        if header.new is not None:
-            written.add(header.new)
+    gone: set[bytes] = set()
+    for index, name in enumerate(names):
+        reason = ""
+        if isinstance(name, bytes):
+            reason = "a file is edited after it was deleted" if name in gone else ""
+            written.add(name)
+        else:
+            fresh = name.is_new or name.is_rename or name.is_copy
+            if fresh and name.new in written:
+                reason = "a file is created twice"
+            elif not fresh and name.old in gone:
+                reason = "a file is edited after it was deleted"
+            if name.old is not None and (name.is_delete or name.is_rename):
+                written.discard(name.old)
+                gone.add(name.old)
+            if name.new is not None:
+                written.add(name.new)
+                gone.discard(name.new)
+        if reason:
+            raise Refused(reason, tables.files[index * FILE_WIDTH])
+    for path in written:
+        slash = path.find(b"/")
+        while slash >= 0:
+            if path[:slash] in written:
+                raise Refused("a path is a file in one section and a folder in another", 0)
+            slash = path.find(b"/", slash + 1)

@@ -24,11 +24,13 @@ _MODE = re.compile(rb"[ \t]*([0-7]+)[ \t\n\r]")
 _INDEX = re.compile(rb"[^.\n]{0,40}\.\.[^ \n]{0,40}( )?")
 _DOTGIT = re.compile(rb"(?i)(?:\.git|git~1)[. ]*(?:[\\:].*)?\Z", re.S)
 
-# The headers that nearly every diff has: one name, a/ and b/ prefixes, nothing to unquote. The look-ahead is a hunk.
+# The headers that nearly every diff has: one plain name, a/ and b/ prefixes. The look-ahead is a hunk.
+_PLAIN = rb"(\w[\w.+-]*+(?:/\w[\w.+-]*+)*+)"
 SIMPLE = re.compile(
-    rb"(?:diff --git a/([^\s\"]+) b/\1\n(?:index [0-9a-f]{4,64}\.\.[0-9a-f]{4,64}(?: 100(?:644|755))?\n)?"
-    rb"--- a/\1\n\+\+\+ b/\1\n|--- a/([^\s\"]+)\n\+\+\+ b/\2\n)(?=@@ -)"
+    rb"(?:diff --git a/" + _PLAIN + rb" b/\1\n(?:index [0-9a-f]{4,64}\.\.[0-9a-f]{4,64}(?: 100(?:644|755))?\n)?"
+    rb"--- a/\1\n\+\+\+ b/\1\n|--- a/" + _PLAIN + rb"\n\+\+\+ b/\2\n)(?=@@ -)"
 )
+_PATH_MAX = 4096  # of Linux: a longer path cannot be opened
 _ODD_PATH = re.compile(rb"//|(?:^|/)\.{0,2}(?:/|$)|(?i:\.git|git~1)|\\|\0")
 
 
@@ -61,10 +63,10 @@ class Header:
 
 def is_safe_path(path: bytes) -> bool:
     """Whether git would ever write to `path`: relative, no empty, `.` or `..` component, nothing that can mean `.git`."""
-    if not _ODD_PATH.search(path) and path:
+    if not _ODD_PATH.search(path) and 0 < len(path) < _PATH_MAX:
         return True
     return (
-        bool(path)
+        0 < len(path) < _PATH_MAX
         and b"\0" not in path
         and all(part not in (b"", b".", b"..") and not _DOTGIT.match(part) for part in path.split(b"/"))
     )
@@ -264,7 +266,16 @@ def header_names(line: bytes) -> tuple[bytes, bytes] | None:
 
 
 _EXTENDED = (
-    *(b"--- ", b"+++ ", b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"copy from ", b"copy to "),
+    *(
+        b"--- ",
+        b"+++ ",
+        b"old mode ",
+        b"new mode ",
+        b"deleted file mode ",
+        b"new file mode ",
+        b"copy from ",
+        b"copy to ",
+    ),
     *(b"rename old ", b"rename new ", b"rename from ", b"rename to ", b"similarity index ", b"dissimilarity index "),
     b"index ",
 )
@@ -345,7 +356,7 @@ def _default_name(line: bytes, strip: int) -> bytes | None:
         elif name.startswith(b"/", begin):
             continue
         if len(name) - begin == gap.start():
-            return name[:gap.start()] if name.endswith(name[: gap.start()]) else None
+            return name[: gap.start()] if name.endswith(name[: gap.start()]) else None
         if len(name) - begin < gap.start():
             return None
     return None

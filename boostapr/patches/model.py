@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeAlias, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -146,21 +146,17 @@ class Rows(Sequence[T]):
         return repr(tuple(self))
 
 
+# Lists while small, arrays once there is much.
+Columns: TypeAlias = "list[int] | array[int]"
+
+
+@dataclass(slots=True)
 class Tables:
-    """Integer columns of a parsed diff; offsets refer to the bytes that were parsed."""
+    """Integer columns of a parsed diff, row after row; offsets refer to the bytes that were parsed."""
 
-    __slots__ = ("files", "hunks", "spans")
-
-    def __init__(self) -> None:
-        self.files = array("q")
-        self.hunks = array("q")
-        self.spans = array("q")
-
-    def __getstate__(self) -> Any:
-        return self.files, self.hunks, self.spans
-
-    def __setstate__(self, state: Any) -> None:
-        self.files, self.hunks, self.spans = state
+    files: Columns
+    hunks: Columns
+    spans: Columns
 
 
 def edit_ranges(response: bytes, start: int, end: int) -> tuple[tuple[int, int], ...]:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from boostapr.patches.grammar import Refused, file_header, scan
+from boostapr.patches.grammar import Refused, file_header, path_of, scan
 from boostapr.patches.model import (
     FILE_END,
     FILE_HUNK,
@@ -34,7 +34,7 @@ from boostapr.patches.model import (
 from boostapr.patches.repair import OffsetMap, repair
 
 _MARKERS = (b"diff --git ", b"@@ ", b"--- ", b"+++ ")
-_NO_TABLES = Tables()
+_NO_TABLES = Tables([], [], [])
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +79,8 @@ class Patch:
         return edit_ranges(self.response, self.tables.spans[row + SPAN_START], self.tables.spans[row + SPAN_END])
 
     def span_table(self) -> NDArray[np.int64]:
-        """int64[num_spans, 8]: the columns file, hunk, start, end, old_start, removed, new_start, added (no copy)."""
-        return np.frombuffer(self.tables.spans, dtype=np.int64).reshape(-1, SPAN_WIDTH)
+        """int64[num_spans, 8]: the columns file, hunk, start, end, old_start, removed, new_start, added ."""
+        return np.asarray(self.tables.spans, dtype=np.int64).reshape(-1, SPAN_WIDTH)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Patch) and self.response == other.response
@@ -135,8 +135,7 @@ class _Paths:
 
     def __call__(self, file: int) -> str:
         if file != self._file:
-            header = file_header(self._patch.diff, self._patch.tables.files, file * FILE_WIDTH)
-            self._path = _text(header.new if header.new is not None else header.old) or ""
+            self._path = path_of(self._patch.diff, self._patch.tables.files, file * FILE_WIDTH)
             self._file = file
         return self._path
 

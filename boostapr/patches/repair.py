@@ -15,9 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boostapr.patches.binary import binary_end
-from boostapr.patches.grammar import HUNK, NAMES_TOOL, WHITE, Refused, counts, scan, scan_hunk
+from boostapr.patches.grammar import HUNK, NAMES_TOOL, WHITE, Refused, Rows, counts, scan, scan_hunk
 from boostapr.patches.headers import HeaderError, Strip, header_extent, read_git, read_traditional, with_prefixes
-from boostapr.patches.model import HUNK_BODY, HUNK_END, HUNK_START, HUNK_WIDTH, SPAN_END, SPAN_START, SPAN_WIDTH, Repair, Tables
+from boostapr.patches.model import (
+    HUNK_BODY,
+    HUNK_END,
+    HUNK_START,
+    HUNK_WIDTH,
+    SPAN_END,
+    SPAN_START,
+    SPAN_WIDTH,
+    Columns,
+    Repair,
+    Tables,
+)
 
 _STARTS = (b"diff --git ", b"--- ", b"@@ -")
 _next_start = re.compile(rb"\n(?:diff --git |--- |@@ -)").search
@@ -30,7 +41,9 @@ _CRLF_HEADER = re.compile(rb"(?:\A|\n)(?:diff --git |--- |\+\+\+ |@@ -\d)[^\n]*\
 class OffsetMap:
     """Offsets of repaired bytes -> offsets of the response. Segment i copies bytes, or (length 0) is inserted text."""
 
-    def __init__(self, target: array[int], source: array[int], length: array[int], removed: np.ndarray, size: int) -> None:
+    def __init__(
+        self, target: array[int], source: array[int], length: array[int], removed: np.ndarray, size: int
+    ) -> None:
         self._target = np.frombuffer(target, dtype=np.int64)
         self._source = np.frombuffer(source, dtype=np.int64)
         self._length = np.frombuffer(length, dtype=np.int64)
@@ -74,15 +87,17 @@ def repair(data: bytes) -> RepairedDiff:
     try:
         builder.run()
     except Refused as error:
-        raise Refused(error.reason, int(builder.map(removed, len(data), True).starts(np.array([error.at]))[0])) from None
+        raise Refused(
+            error.reason, int(builder.map(removed, len(data), True).starts(np.array([error.at]))[0])
+        ) from None
     places = builder.map(removed, len(data))
     diff = b"".join(builder.parts)
     try:
         tables = scan(diff)
     except Refused as error:
         raise Refused(error.reason, int(places.starts(np.array([error.at]))[0])) from None
-    _move(tables.spans, SPAN_WIDTH, (SPAN_START,), (SPAN_END,), places)
-    _move(tables.hunks, HUNK_WIDTH, (HUNK_START, HUNK_BODY), (HUNK_END,), places)
+    tables.spans = _move(tables.spans, SPAN_WIDTH, (SPAN_START,), (SPAN_END,), places)
+    tables.hunks = _move(tables.hunks, HUNK_WIDTH, (HUNK_START, HUNK_BODY), (HUNK_END,), places)
     return RepairedDiff(diff, tuple(r for r in Repair if r in repairs), tables, places)
 
 
@@ -94,14 +109,16 @@ def _carriage_returns(data: bytes) -> NDArray[np.int64]:
     return found
 
 
-def _move(columns: array[int], width: int, starts: tuple[int, ...], ends: tuple[int, ...], places: OffsetMap) -> None:
-    if not columns:
-        return
-    table = np.frombuffer(columns, dtype=np.int64).reshape(-1, width)
-    for column in starts:
-        table[:, column] = places.starts(table[:, column])
-    for column in ends:
-        table[:, column] = places.ends(table[:, column])
+def _move(columns: Columns, width: int, starts: tuple[int, ...], ends: tuple[int, ...], places: OffsetMap) -> Columns:
+    """The same rows with the offsets in the given columns moved from the diff to the response."""
+    moved = array("q", columns)
+    if moved:
+        table = np.frombuffer(moved, dtype=np.int64).reshape(-1, width)
+        for column in starts:
+            table[:, column] = places.starts(table[:, column])
+        for column in ends:
+            table[:, column] = places.ends(table[:, column])
+    return moved
 
 
 class _Builder:
@@ -222,9 +239,9 @@ class _Builder:
         stop = _run_end(text, body - 1)
         end = stop.start() + 1 if stop else len(text)
         pair = self._file_header_before(body, end)
-        old, old_count, new, new_count = counts(match)
+        numbers = counts(match)
         try:
-            counted = scan_hunk(text, body, old, old_count, new, new_count, 0, 0, array("q"))
+            counted = scan_hunk(text, body, numbers, 0, 0, Rows())
         except Refused:
             counted = -1
         limit = pair if counted <= pair else end
@@ -239,7 +256,7 @@ class _Builder:
             raise Refused("a hunk without edits", start)
         context = text.count(b"\n", body, last) - removed - added - text.count(b"\n\\", body - 1, last - 1)
         self.repairs.add(Repair.HUNK_COUNTS)
-        self.insert(b"@@ -%d,%d +%d,%d @@" % (old, context + removed, new, context + added), start)
+        self.insert(b"@@ -%d,%d +%d,%d @@" % (numbers[0], context + removed, numbers[2], context + added), start)
         self.copy(text.index(b" @@", start) + 3, last)
         return last
 

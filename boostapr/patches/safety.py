@@ -1,4 +1,4 @@
-"""What a patch may touch, and putting a tree back as it was."""
+"""What a patch may touch in a checkout, and putting a tree back as it was."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def refusal(root: Path, patch: Patch, changes: Sequence[FileChange]) -> str:
     Unsafe names (absolute, `..`, `.git`) never get here: a patch with such a name is malformed.
     """
     submodules = _submodules(root)
+    checked: set[str] = set()
     for change in changes:
         if _GITLINK in (change.old_mode & _TYPE, change.new_mode & _TYPE):
             return f"{change.path}: changes a submodule"
-        for path in (change.old_path, change.new_path):
-            if path is None:
-                continue
-            reason = _place(root, path, submodules)
+        for path in {change.old_path, change.new_path} - {None}:
+            reason = _place(root, str(path), submodules, checked)
             if reason:
                 return f"{path}: {reason}"
         reason = _link(root, patch, change)
@@ -34,21 +33,31 @@ def refusal(root: Path, patch: Patch, changes: Sequence[FileChange]) -> str:
     return ""
 
 
-def _place(root: Path, path: str, submodules: set[str]) -> str:
-    """Why nothing may be written at `path`: a symbolic link or a repository lies on the way."""
-    parts = path.split("/")
-    here = os.fspath(root)
-    for depth, part in enumerate(parts[:-1], start=1):
-        here = f"{here}/{part}"
+def _place(root: Path, path: str, submodules: set[str], checked: set[str]) -> str:
+    """Why nothing may be written at `path`: a symbolic link or a repository lies on the way. `checked`: good folders."""
+    if path in submodules:
+        return "is a submodule"
+    end = path.find("/")
+    while end >= 0:
+        folder = path[:end]
+        end = path.find("/", end + 1)
+        if folder in checked:
+            continue
+        if folder in submodules:
+            return "lies in a submodule"
         try:
-            mode = os.lstat(here).st_mode
+            mode = os.lstat(f"{root}/{folder}").st_mode
         except OSError:
-            return "lies in a submodule" if "/".join(parts[:depth]) in submodules else ""
+            return ""
         if stat.S_ISLNK(mode):
             return "lies behind a symbolic link"
-        if os.path.lexists(f"{here}/.git") or "/".join(parts[:depth]) in submodules:
+        try:
+            os.lstat(f"{root}/{folder}/.git")
+        except OSError:
+            checked.add(folder)
+        else:
             return "lies in a submodule"
-    return "is a submodule" if path in submodules else ""
+    return ""
 
 
 def _submodules(root: Path) -> set[str]:
@@ -63,31 +72,43 @@ def _submodules(root: Path) -> set[str]:
 
 def _link(root: Path, patch: Patch, change: FileChange) -> str:
     """Why a symbolic link may not be made or changed: its target is out of the checkout."""
-    target: str | None = None
+    if change.new_path is None:
+        return ""
     mode = change.new_mode or change.old_mode
-    if change.old_path is not None and not mode & _TYPE == _SYMLINK:
+    if change.old_path is not None and mode & _TYPE != _SYMLINK:
         try:
-            mode = os.lstat(root / change.old_path).st_mode
+            mode = os.lstat(f"{root}/{change.old_path}").st_mode
         except OSError:
             return ""
-    if mode & _TYPE != _SYMLINK or change.new_path is None:
+    if mode & _TYPE != _SYMLINK:
         return ""
     if change.is_binary:
         return "a binary patch may not write a symbolic link"
-    if change.hunks:
-        for hunk in (patch.hunks[i] for i in change.hunks):
-            for line in patch.response[hunk.body : hunk.end].split(b"\n"):
-                if line.startswith((b"+", b" ")):
-                    target = os.fsdecode(line[1:])
-    elif change.old_path is not None:
-        target = os.readlink(root / change.old_path) if os.path.islink(root / change.old_path) else None
-    if target is None:
-        return ""
-    inside = os.path.normpath(os.path.join("/", os.path.dirname(change.new_path), target))
-    depth = os.path.normpath(os.path.join(os.path.dirname(change.new_path), target))
-    if target.startswith("/") or depth == ".." or depth.startswith("../") or inside.split("/")[1:2] == [".git"]:
-        return "a symbolic link to a place outside the checkout"
+    targets = [
+        os.fsdecode(line[1:])
+        for hunk in (patch.hunks[i] for i in change.hunks)
+        for line in patch.response[hunk.body : hunk.end].split(b"\n")
+        if line.startswith((b"+", b" "))
+    ]
+    if not change.hunks and change.old_path is not None and (root / change.old_path).is_symlink():
+        targets = [os.fspath((root / change.old_path).readlink())]
+    for target in targets:
+        if target.startswith("/") or _leaves(change.new_path.split("/")[:-1] + target.split("/")):
+            return "a symbolic link to a place outside the checkout or in .git"
     return ""
+
+
+def _leaves(parts: Sequence[str]) -> bool:
+    """Whether a path, followed part by part from the root of the checkout, leads out of it or into `.git`."""
+    here: list[str] = []
+    for part in parts:
+        if part == "..":
+            if not here:
+                return True
+            here.pop()
+        elif part not in ("", "."):
+            here.append(part)
+    return here[:1] == [".git"]
 
 
 class Snapshot:
@@ -95,30 +116,19 @@ class Snapshot:
 
     def __init__(self, root: Path, paths: Iterable[str]) -> None:
         self._root = root
-        self._kept: dict[str, tuple[int, bytes] | None] = {}
-        self._folders: set[str] = set()
-        for path in paths:
-            self._kept[path] = self._read(path)
-            folder = os.path.dirname(path)
-            while folder and folder not in self._folders and (root / folder).is_dir():
-                self._folders.add(folder)
-                folder = os.path.dirname(folder)
-
-    def _read(self, path: str) -> tuple[int, bytes] | None:
-        full = self._root / path
-        try:
-            mode = os.lstat(full).st_mode
-            if stat.S_ISLNK(mode):
-                return mode, os.fsencode(os.readlink(full))
-            return (mode, full.read_bytes()) if stat.S_ISREG(mode) else None
-        except OSError:
-            return None
+        self._kept = {path: _read(root / path) for path in paths}
+        self._missing: set[Path] = set()
+        for path in self._kept:
+            folder = (root / path).parent
+            while folder != root and folder not in self._missing and not folder.is_dir():
+                self._missing.add(folder)
+                folder = folder.parent
 
     def restore(self) -> None:
         """Make the tree at these paths what it was."""
         for path, kept in self._kept.items():
             full = self._root / path
-            if self._read(path) == kept:
+            if _read(full) == kept:
                 continue
             if full.is_symlink() or full.is_file():
                 full.unlink()
@@ -126,18 +136,21 @@ class Snapshot:
                 mode, content = kept
                 full.parent.mkdir(parents=True, exist_ok=True)
                 if stat.S_ISLNK(mode):
-                    os.symlink(os.fsdecode(content), full)
+                    full.symlink_to(os.fsdecode(content))
                 else:
                     full.write_bytes(content)
                     full.chmod(stat.S_IMODE(mode))
-        self._remove_new_folders()
+        for folder in sorted(self._missing, key=lambda missing: len(missing.parts), reverse=True):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
 
-    def _remove_new_folders(self) -> None:
-        for path in self._kept:
-            folder = os.path.dirname(path)
-            while folder and folder not in self._folders:
-                try:
-                    (self._root / folder).rmdir()
-                except OSError:
-                    break
-                folder = os.path.dirname(folder)
+
+def _read(path: Path) -> tuple[int, bytes] | None:
+    """(mode, content or link target), or None if there is no file or link."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            return mode, os.fsencode(path.readlink())
+        return (mode, path.read_bytes()) if stat.S_ISREG(mode) else None
+    except OSError:
+        return None
