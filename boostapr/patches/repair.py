@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boostapr.patches.binary import binary_end
 from boostapr.patches.grammar import HUNK, NAMES_TOOL, WHITE, Refused, Rows, counts, scan, scan_hunk
-from boostapr.patches.headers import HeaderError, Strip, header_extent, read_git, read_traditional, with_prefixes
+from boostapr.patches.headers import HeaderError, Strip, read_git, read_traditional
 from boostapr.patches.model import (
     HUNK_BODY,
     HUNK_END,
@@ -29,6 +29,7 @@ from boostapr.patches.model import (
     Repair,
     Tables,
 )
+from boostapr.patches.names import header_names, is_dev_null, quote, written_name
 
 _STARTS = (b"diff --git ", b"--- ", b"@@ -")
 _next_start = re.compile(rb"\n(?:diff --git |--- |@@ -)").search
@@ -268,3 +269,55 @@ class _Builder:
         second = text.rfind(b"\n", body - 1, end - 1) + 1
         first = text.rfind(b"\n", body - 1, second - 1) + 1 if second > body else 0
         return first if first >= body and text.startswith(b"+++ ", second) and text.startswith(b"--- ", first) else -1
+
+
+_EXTENDED = (
+    *(
+        b"--- ",
+        b"+++ ",
+        b"old mode ",
+        b"new mode ",
+        b"deleted file mode ",
+        b"new file mode ",
+        b"copy from ",
+        b"copy to ",
+    ),
+    *(b"rename old ", b"rename new ", b"rename from ", b"rename to ", b"similarity index ", b"dissimilarity index "),
+    b"index ",
+)
+
+
+def header_extent(data: bytes, start: int) -> int:
+    """Where the file header at `start` ends, to judge by the words that its lines begin with."""
+    end = data.find(b"\n", start) + 1 or len(data)
+    if not data.startswith(b"diff --git ", start):
+        return data.find(b"\n", end) + 1 or len(data)
+    while data.startswith(_EXTENDED, end):
+        end = data.find(b"\n", end) + 1 or len(data)
+    return end
+
+
+def with_prefixes(header: bytes) -> bytes:
+    """A file header with a/ and b/ before the names that lack them."""
+    lines = header.split(b"\n")
+    for i, line in enumerate(lines):
+        if line.startswith(b"diff --git "):
+            names = header_names(line)
+            if names is not None:
+                old, new = _prefixed(*names)
+                lines[i] = b"diff --git " + quote(old) + b" " + quote(new)
+    pair = [i for i, line in enumerate(lines) if line.startswith((b"--- ", b"+++ "))]
+    texts = [lines[i][4:] for i in pair]
+    if len(pair) == 2:
+        nulls = [is_dev_null(text) for text in texts]
+        names = _prefixed(*(b"" if null else written_name(text, True) for null, text in zip(nulls, texts, strict=True)))
+        for i, null, name in zip(pair, nulls, names, strict=True):
+            if not null:
+                lines[i] = lines[i][:4] + quote(name)
+    return b"\n".join(lines)
+
+
+def _prefixed(old: bytes, new: bytes) -> tuple[bytes, bytes]:
+    has_old = old.startswith(b"a/") and (not new or old[2:] in (new, new[2:]))
+    has_new = new.startswith(b"b/") and (not old or new[2:] in (old, old[2:]))
+    return old if has_old else b"a/" + old, new if has_new else b"b/" + new
