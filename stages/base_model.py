@@ -24,10 +24,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qw
 
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
-from envs.benchmarks.microbugs.corpus import edits
+from envs.benchmarks.microbugs.corpus import edits, scrambled
 from envs.benchmarks.microbugs.generate import generate
 from envs.tasks import BugInstance
 from envs.teachers import RuleTeacher
+from stages.copy_heads import add_copy_heads
 
 CONFIG = Path(__file__).parents[1] / "conf" / "base_model" / "microbugs.yaml"
 CHAT_TEMPLATE = (
@@ -38,12 +39,14 @@ Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, 
 
 
 class Phase(BaseModel):
-    """A stretch of training with a schedule of its own; see `corpus.edits` for the two shares."""
+    """A stretch of training with a schedule of its own.
+
+    fix_share: of the edits, how many fix a bug (`corpus.edits`); null: scrambled modules, to learn to copy.
+    """
 
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(gt=0)
-    fix_share: float = Field(ge=0, le=1)
-    bug_share: float = Field(ge=0, le=1)
+    fix_share: float | None = Field(ge=0, le=1)
     learning_rate: float = Field(gt=0)
 
 
@@ -62,6 +65,7 @@ class BaseModelSettings(BaseModel):
     num_attention_heads: int = Field(gt=0)
     max_position_embeddings: int = Field(gt=0)
     rope_theta: float = Field(gt=0)
+    initializer_range: float = Field(gt=0)
     batch_size: int = Field(gt=0)
     weight_decay: float = Field(ge=0)
     warmup_steps: int = Field(ge=0)
@@ -89,7 +93,9 @@ def run(settings: BaseModelSettings) -> None:
     total, step, started = sum(p.steps for p in settings.phases), 0, time.time()
     bar = tqdm(total=total, desc="base model", unit="step")
     for number, phase in enumerate(settings.phases):
-        batches = batched(tokenizer, settings, edits(settings.seed * 10 + number, phase.fix_share, phase.bug_share))
+        seed = settings.seed * 10 + number
+        source = scrambled(seed) if phase.fix_share is None else edits(seed, phase.fix_share)
+        batches = batched(tokenizer, settings, source)
         for phase_step in range(phase.steps):
             for group in optimizer.param_groups:
                 group["lr"] = phase.learning_rate * schedule(phase_step, phase.steps, settings.warmup_steps)
@@ -139,12 +145,15 @@ def new_model(settings: BaseModelSettings, tokenizer: PreTrainedTokenizerBase) -
         num_key_value_heads=settings.num_attention_heads,
         max_position_embeddings=settings.max_position_embeddings,
         rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
+        initializer_range=settings.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    model = Qwen2ForCausalLM(config)
+    add_copy_heads(model)
+    return model
 
 
 def prompt_text(instance: BugInstance) -> str:

@@ -7,6 +7,7 @@ like and how to write it as a diff; which edit is right, it learns only a little
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,14 +19,56 @@ from envs.benchmarks.microbugs.generate import (
     unified_diff,
 )
 from envs.benchmarks.microbugs.mutations import KINDS, OOD_KINDS, Mutation, mutations
+from envs.benchmarks.microbugs.templates import fill, templates_of
 from envs.tasks import BugInstance
 
 
-def edits(seed: int, fix_share: float, bug_share: float = 0.0) -> Iterator[BugInstance]:
+def scrambled(seed: int) -> Iterator[BugInstance]:
+    """Endless modules in which every word, number and operator is drawn at random, with a patch that changes one line.
+
+    Nothing in such a module can be guessed, so a model has to learn to copy lines from the prompt into the patch. Without this
+    it learns for very long to write what a line should be instead of what it is.
+    """
+    rng = random.Random(f"scrambled-{seed}")
+    words = _words()
+    while True:
+        name, functions = make_functions(rng, "train")
+        source = _scramble(rng, words, "\n\n".join(f.source for f in functions[:1]))
+        lines = source.split("\n")
+        at = rng.choice([i for i, line in enumerate(lines) if line.strip()])
+        lines[at] = _scramble(rng, words, lines[at], share=0.2)
+        instance = instance_without_tests(rng, f"scrambled-{seed}", name, source, [rng.choice(words)])
+        patch = unified_diff(f"{name}.py", source, "\n".join(lines))
+        if patch:
+            yield replace(instance, patch=patch)
+
+
+_OPERATORS = ["<", "<=", ">", ">=", "==", "!=", "+", "-", "*", "=", "+=", "-="]
+
+
+def _words() -> list[str]:
+    """Every word of the training templates, once."""
+    rng = random.Random("words")
+    text = " ".join(fill(t, rng, set()).source for t in templates_of("train") for _ in range(4))
+    return sorted(set(re.findall(r"[A-Za-z]+", text)))
+
+
+def _scramble(rng: random.Random, words: list[str], text: str, share: float = 1.0) -> str:
+    """`text` with each word, number and operator replaced by a random one with chance `share`."""
+
+    def other(match: re.Match[str]) -> str:
+        if rng.random() >= share:
+            return match[0]
+        if match[0].isalpha():
+            return rng.choice(words)
+        return str(rng.randint(0, 9)) if match[0].isdigit() else rng.choice(_OPERATORS)
+
+    return re.sub(r"[A-Za-z]+|[0-9]|(?<= )[-+*<>=!]=?(?= )", other, text)
+
+
+def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
     """Endless instances of training templates whose `patch` holds edits; each edit fixes a bug with chance `fix_share`.
 
-    bug_share: 0 gives modules with one to three bugs, as the splits have. Above 0, each statement that can carry a bug does
-    so with this chance: a model that sees such modules cannot guess a line from its comment, it has to learn to copy it.
     Nothing is executed, so an instance may have bugs that no test would find. The instances have no tests.
     """
     rng = random.Random(f"corpus-{seed}")
@@ -34,23 +77,14 @@ def edits(seed: int, fix_share: float, bug_share: float = 0.0) -> Iterator[BugIn
         name, functions = make_functions(rng, "train")
         source = "\n\n".join(f.source for f in functions)
         number = rng.choices(range(1, len(BUG_WEIGHTS) + 1), BUG_WEIGHTS)[0]
-        found = mutations(source, kinds)
-        bugs = _choose_lines(rng, found, bug_share) if bug_share else _choose(rng, found, number)
+        bugs = _choose(rng, mutations(source, kinds), number)
         buggy = apply_all(source, bugs)
-        fixed = _edited(rng, source, buggy, rng.sample(bugs, min(number, len(bugs))), kinds, fix_share)
+        fixed = _edited(rng, source, buggy, bugs, kinds, fix_share)
         where = [f.name for f in functions if any(b.function == f.name for b in bugs)]
         instance = instance_without_tests(rng, f"corpus-{seed}", name, buggy, where)
         patch = unified_diff(f"{name}.py", buggy, fixed)
         if bugs and patch:
             yield replace(instance, patch=patch)
-
-
-def _choose_lines(rng: random.Random, found: list[Mutation], share: float) -> list[Mutation]:
-    """One mutation on each line that has any, with chance `share`."""
-    by_line: dict[int, list[Mutation]] = {}
-    for mutation in found:
-        by_line.setdefault(mutation.line, []).append(mutation)
-    return [m for line in sorted(by_line) if rng.random() < share for m in _choose(rng, by_line[line], 1)]
 
 
 def _choose(rng: random.Random, found: list[Mutation], number: int) -> list[Mutation]:
