@@ -19,6 +19,7 @@ import torch
 from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from boostapr.credit import CREDIT, CreditSettings, Rollout, TokenStreams, token_bytes
 from boostapr.outcomes import FailureCause, Outcome, Status
@@ -109,6 +110,7 @@ class SingleTurnLoop(AgentLoopBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["hf_model_type"] = None  # verl's multi-turn token builder for qwen2 is of no use here and is picky
         super().__init__(*args, **kwargs)
+        self.tokenizer: Any  # verl says AutoTokenizer, which is a factory
         self.credit = _credit_settings(OmegaConf.to_yaml(self.config.boostapr.credit))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> RolloutOutput:
@@ -123,6 +125,7 @@ class SingleTurnLoop(AgentLoopBase):
             if not ids:
                 raise RuntimeError(f"vLLM returned no token (stop reason: {token_output.stop_reason})")
         except Exception:
+            log.exception("no response to %s", row["instance_id"])
             return self._lost(prompt, int(row["global_steps"]), traceback.format_exc())
         episode = await self._judge(ids, row["instance_id"], bool(row["execute"]))
         return self._output(
@@ -150,6 +153,7 @@ class SingleTurnLoop(AgentLoopBase):
             streams = CREDIT[self.credit.algorithm](rollout, self.credit)
             return Episode(rollout, streams, executed=outcome is not None, pass_rate=pass_rate)
         except Exception:
+            log.exception("a response to %s could not be judged", instance_id)
             return Episode(rollout, masked_streams(len(ids), FailureCause.INFRA), error=traceback.format_exc())
 
     def _output(
@@ -161,7 +165,7 @@ class SingleTurnLoop(AgentLoopBase):
             response_mask=[1] * len(ids),
             response_logprobs=logprobs or None,
             num_turns=2,
-            metrics={},
+            metrics=AgentLoopMetrics(),
             extra_fields={
                 **extra,
                 "turn_scores": [],

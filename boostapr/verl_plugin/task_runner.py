@@ -83,9 +83,10 @@ def _task_runner() -> Any:
     import ray
     from verl.trainer.main_ppo import TaskRunnerV1
 
-    plain = TaskRunnerV1.__ray_metadata__.modified_class
+    decorated: Any = TaskRunnerV1
+    plain: Any = decorated.__ray_metadata__.modified_class
 
-    class TaskRunner(plain):  # type: ignore[misc, valid-type]  # the class behind verl's decorated one
+    class TaskRunner(plain):  # the class behind verl's decorated one
         def run(self, config: Any) -> None:
             from boostapr.verl_plugin import trainer  # noqa: F401  # registers the trainer in this process
 
@@ -96,10 +97,10 @@ def _task_runner() -> Any:
 
 def _root_cause(error: Any) -> BaseException:
     """Ray wraps an error once per process that it passed; the innermost one says what happened."""
-    cause: BaseException = error
-    while isinstance(getattr(cause, "cause", None), BaseException):
-        cause = cause.cause
-    return cause
+    while isinstance(getattr(error, "cause", None), BaseException):
+        error = error.cause
+    assert isinstance(error, BaseException)
+    return error
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class StreamTrainer(PPOTrainerSync):
         super()._setup()
         conversations = [prompt["messages"] for prompt in self._fingerprint["prompts"]]
         for number, replica in enumerate(self.llm_server_manager.get_replicas()):
-            ids = ray.get(replica.servers[0].encode_prompts.remote(conversations))
+            ids: list[list[int]] = ray.get(replica.servers[0].encode_prompts.remote(conversations))
             check_ids(self._fingerprint, ids, f"vLLM (replica {number})")
         self._writer = MetricsWriter(
             Path(self.own.output_dir), resume_step=self.global_steps if self.global_steps else -1
@@ -108,9 +108,9 @@ class StreamTrainer(PPOTrainerSync):
 
     # -- one step -------------------------------------------------------------------------------------------------------
 
-    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         self._check_rollouts(batch)
-        return super()._balance_batch(batch, metrics, **kwargs)
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def _check_rollouts(self, batch: Any) -> None:
         """Every rollout must be there (verl would pad with rows of the wrong length), and most must be sound."""
@@ -185,14 +185,25 @@ class StreamTrainer(PPOTrainerSync):
         self._write(self.global_steps, metrics)
 
     def _val_metrics_update(
-        self, data_sources: list[str], sample_uids: Any, infos: dict[str, list[float]], *args: Any, **kwargs: Any
+        self,
+        data_sources: list[str],
+        sample_uids: Any,
+        reward_extra_infos_dict: dict[str, list[float]],
+        *args: Any,
+        **kwargs: Any,
     ) -> dict[str, float]:
         """`val/<split>/<name>` means (verl's own names say the same less plainly)."""
-        metrics = {}
+        metrics, infos = {}, reward_extra_infos_dict
         for source in sorted(set(data_sources)):
             rows = [i for i, name in enumerate(data_sources) if name == source]
             for name, values in infos.items():
                 metrics[f"val/{source}/{name.rstrip('_')}"] = float(np.mean([values[i] for i in rows]))
+        lost = float(np.mean(infos["lost"]))
+        if lost > self.own.max_failed_share:
+            raise TrainingError(
+                f"{lost:.0%} of the validation responses were lost to errors (allowed: ppo.max_failed_share="
+                f"{self.own.max_failed_share}); AgentLoopWorkerTQ in the stage's logs folder says which."
+            )
         if self.global_steps == 0:
             self._write(0, metrics)
         return metrics

@@ -31,11 +31,11 @@ def _replica_class(device: str) -> type:
             return _WORKER + ("CPUWorkerExtension" if device == "cpu" else "WorkerExtension")
 
         async def generate(
-            self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **kwargs: Any
+            self, prompt_ids: list[int], sampling_params: dict[str, Any], *args: Any, **kwargs: Any
         ) -> Any:
             # Without this vLLM hands over every new token on its own, and verl reads only the last output.
             final = {**sampling_params, "output_kind": RequestOutputKind.FINAL_ONLY}
-            return await super().generate(prompt_ids, final, request_id, **kwargs)
+            return await super().generate(prompt_ids, final, *args, **kwargs)
 
         async def encode_prompts(self, conversations: Sequence[list[dict[str, str]]]) -> list[list[int]]:
             """Prompt ids by the tokenizer that vLLM itself loaded, for the check at start-up."""

@@ -143,6 +143,7 @@ def test_all_parameters_with_dense_rewards(tmp_path: Path) -> None:
         assert row["critic/score/mean"] == pytest.approx(row["rollout/return"], abs=1e-4), (
             "verl's sum is ours (conservation)"
         )
+    assert abs(rows[1]["actor/reward_kl_penalty"]) < 1e-6, "policy and reference are one yet: rows were not mixed up"
     assert _weights_in_step(rows) < 1e-4
     assert rows[0]["val/dev/resolved"] == rows[3]["val/dev/resolved"] == 0.5
     before, after = (
