@@ -37,7 +37,10 @@ def build_many(run_dirs: Sequence[Path], out: Path) -> list[dict[str, Any]]:
     from boostapr.report.view import view
 
     runs = [load_run(path) for path in run_dirs]
+    names = [run.name for run in runs]
     for run in runs:
+        if names.count(run.name) > 1:  # seed-1/demo and seed-2/demo
+            run.name = "/".join(run.path.resolve().parts[-2:])
         if not run.systems:
             raise UserError(f"{run.path}/eval: no results.jsonl of any system. Run the evaluate stage first")
     summaries = [summarize(run) for run in runs]

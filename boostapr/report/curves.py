@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import yaml
 
@@ -39,7 +40,7 @@ def policy_curves(run: RunData) -> list[Curve]:
         _add(coefficient, alone or "coefficient", _points(rows, ("actor/reward_kl_penalty_coeff", "actor/kl_coef")))
         _add(forms, f"{tag}valid diff", _points(rows, ("rollout/format_valid",)))
         _add(forms, f"{tag}repairable", _points(rows, ("rollout/format_recoverable",)))
-        _add(forms, f"{tag}no line credit", _sums(rows, ("rollout/format_malformed", "rollout/format_not_a_diff")))
+        _add(forms, f"{tag}no line credit", _points(rows, ("rollout/fallback",)))
         validation, only_reward = _validation(rows)
         is_reward |= only_reward
         for source, points in validation.items():
@@ -72,6 +73,21 @@ def loss_curves(run: RunData) -> list[Curve]:
     return panels
 
 
+def side_by_side(runs: Sequence[RunData]) -> list[Curve]:
+    """The panels of one run; of several runs, panels with the same title become one, with the first series of each run."""
+    if len(runs) == 1:
+        return [*policy_curves(runs[0]), *loss_curves(runs[0])]
+    merged: dict[str, Curve] = {}
+    for run in runs:
+        for panel in (*policy_curves(run), *loss_curves(run)):
+            series = {run.name: next(iter(panel.series.values()))}
+            before = merged.get(panel.title, panel)
+            old = before.series if panel.title in merged else {}
+            target = before.target if before.target == panel.target else None
+            merged[panel.title] = replace(panel, series={**old, **series}, target=target)
+    return list(merged.values())
+
+
 def _points(rows: Rows, keys: Iterable[str]) -> Points:
     """The series of the first key that was logged at all."""
     for key in keys:
@@ -94,18 +110,20 @@ def _is_policy(rows: Rows) -> bool:
     return any(REWARD in values for _, values in rows)
 
 
-def _sums(rows: Rows, keys: Sequence[str]) -> Points:
-    """The sum of several series at the steps that have them all."""
-    return [(step, sum(values[key] for key in keys)) for step, values in rows if all(key in values for key in keys)]
-
-
 def _validation(rows: Rows) -> tuple[dict[str, Points], bool]:
     """Series by data source, and whether they are rewards because no pass rate was logged."""
     for pattern in (*_VALIDATION, _VALIDATION_REWARD):
         found = {m["source"]: _points(rows, (m[0],)) for m in map(pattern.match, sorted(_keys(rows))) if m}
+        # Where dev answers were not executed, "resolved" is 0 for want of a verdict: no curve rather than a flat one.
+        found = {source: points for source, points in found.items() if _was_executed(rows, source)}
         if found:
             return found, pattern is _VALIDATION_REWARD
     return {}, False
+
+
+def _was_executed(rows: Rows, source: str) -> bool:
+    executed = _points(rows, (f"val/{source}/executed",))
+    return not executed or any(value > 0 for _, value in executed)
 
 
 def _kl_target(run: RunData, stages: Iterable[str]) -> float | None:

@@ -118,12 +118,14 @@ def load_run(path: Path) -> RunData:
         run.instances[split] = _find_instances(path, split, run.problems)
     run.stages = _stages(path)
     for metrics in sorted(path.rglob("metrics.jsonl")):
-        run.curves[metrics.parent.relative_to(path).as_posix()] = load_metrics(metrics, run.problems)
+        stage = metrics.parent.relative_to(path).as_posix()
+        run.curves[stage] = load_metrics(metrics, run.problems)
+        run.problems += _lost_rollouts(stage, run.curves[stage])
     quality = path / "reward" / "metrics.json"
     if quality.is_file():
         run.reward_metrics = json.loads(quality.read_text())
-    for stage in ("demonstrations", "candidates"):
-        _count_outcomes(path / stage / f"{stage}.jsonl", stage, run)
+    _count_outcomes(path / "demonstrations" / "attempts.jsonl", "demonstrations", run)
+    _count_outcomes(path / "candidates" / "candidates.jsonl", "candidates", run)
     for system, splits in run.systems.items():
         for split, results in splits.items():
             run.executed[f"eval {system} {split}"] = Counter(row.status for row in results)
@@ -244,6 +246,19 @@ def _count_outcomes(file: Path, stage: str, run: RunData) -> None:
             latest[record.get("instance_id"), attempt] = str(record["outcome"].get("status", "unknown"))
     if latest:
         run.executed[stage] = Counter(latest.values())
+
+
+def _lost_rollouts(stage: str, rows: list[tuple[int, dict[str, float]]]) -> list[str]:
+    """Training answers that failures of our own machinery took away, in words."""
+    found = []
+    for key, words in (
+        ("rollout/infra", "could not be graded (infra)"),
+        ("rollout/lost", "were lost to errors of ours"),
+    ):
+        shares = [values[key] for _, values in rows if key in values]
+        if sum(shares) > 0:
+            found.append(f"{stage}: {100 * sum(shares) / len(shares):.2g}% of the training answers {words}")
+    return found
 
 
 def _number(value: object) -> float | None:

@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from boostapr.report import plots, terms, view
-from boostapr.report.curves import loss_curves, policy_curves
+from boostapr.report.curves import side_by_side
 from boostapr.report.several import SeedRow
 from boostapr.report.view import View
 
@@ -39,9 +39,7 @@ def render(report: View) -> str:
     template = environment.from_string((source / "report.html.j2").read_text("utf-8"))
     run = report.runs[0]
     sections = {
-        "curves": [
-            (panel, _safe(plots.curve(panel))) for r in report.runs for panel in (*policy_curves(r), *loss_curves(r))
-        ],
+        "curves": [(panel, _safe(plots.curve(panel))) for panel in side_by_side(report.runs)],
         "show": report.show,
         "reward_models": view.reward_quality(run),
         "groups": [(g, _safe(plots.groups(g.groups, g.systems, g.label))) for g in view.groupings(run)],
@@ -68,7 +66,8 @@ def render(report: View) -> str:
             for s in terms.SYSTEMS
             if any(s in summary["systems"] for summary in report.summaries)
         ],
-        figures=_figures,
+        figures={summary["run"]: _figures(summary) for summary in report.summaries},
+        only_first=_only_first(report),
         formats=list(terms.FORMATS),
         format_rows=view.format_lines,
         executed_statuses=lambda summary: [
@@ -91,6 +90,12 @@ def render(report: View) -> str:
         signed=lambda x: f"{x:+.2f}".replace("-", "−"),
         **sections,
     )
+
+
+def _only_first(report: View) -> Markup:
+    if len(report.runs) == 1:
+        return Markup("")
+    return Markup('<p class="muted">Of the first run, {}, alone.</p>').format(report.runs[0].name)
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, list[Markup]]:

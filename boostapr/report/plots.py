@@ -77,7 +77,7 @@ def scores(summary: Mapping[str, Any], split: str, measure: str = "pass@1") -> s
         axes.set_ylim(-0.5, len(names) - 0.3)
         axes.set_xlim(0, min(1.02, top * 1.08 + 0.02))
         _percent_axis(axes.xaxis)
-        return done(f"{measure} of each system on {split} with its 95% interval")
+        return done(f"{summary['run']}: {measure} of each system on {split} with its 95% interval")
 
 
 def differences(summary: Mapping[str, Any], split: str) -> str:
@@ -108,7 +108,7 @@ def differences(summary: Mapping[str, Any], split: str) -> str:
         axes.set_ylim(-0.5, len(comparisons) - 0.5)
         axes.set_xlim(low_end - pad, high_end + pad)
         axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:+.0f}".replace("-", "−") if abs(x) > 1e-9 else "0")
-        return done(f"Differences of pass@1 between pairs of systems on {split} with 95% intervals")
+        return done(f"{summary['run']}: differences of pass@1 between pairs of systems on {split} with 95% intervals")
 
 
 def curve(panel: Curve) -> str:
@@ -177,7 +177,7 @@ def outcomes(summary: Mapping[str, Any], split: str) -> str:
         axes.set_xlim(0, total)
         axes.grid(False)
         _legend_above(axes, columns=3)
-        return done(f"Outcome of every first answer on {split}, by system")
+        return done(f"{summary['run']}: outcome of every first answer on {split}, by system")
 
 
 def groups(rows: Sequence[Group], systems: Sequence[str], label: str) -> str:

@@ -41,7 +41,11 @@ class Showcase:
 
 
 def showcase(run: RunData, system: str = "boostapr", baseline: str = "sft") -> Showcase | None:
-    """The most telling bugs that only one of the two solved, on the first split that both answered; None if there is none."""
+    """The most telling bugs that only one of the two solved, on the first split where there are any.
+
+    None if no split was answered by both; without any such bug, a Showcase without cases.
+    """
+    found = None
     for split in run.splits():
         if split not in run.systems.get(system, {}) or split not in run.systems.get(baseline, {}):
             continue
@@ -49,15 +53,15 @@ def showcase(run: RunData, system: str = "boostapr", baseline: str = "sft") -> S
         both = [i for i in run.ids(split) if i in ours and i in theirs]
         solved = [i for i in both if ours[i].resolved and not theirs[i].resolved]
         broken = [i for i in both if theirs[i].resolved and not ours[i].resolved]
-        if not solved and not broken:
-            continue
         instances = run.instances.get(split, {})
         cases = [
             tuple(_case(split, ours[i], theirs[i], instances.get(i, {})) for i in _best(ids, ours, count))
             for ids, count in ((solved, NUM_SOLVED), (broken, NUM_BROKEN))
         ]
-        return Showcase(system, baseline, split, cases[0], cases[1], len(solved), len(broken))
-    return None
+        found = Showcase(system, baseline, split, cases[0], cases[1], len(solved), len(broken))
+        if solved or broken:
+            break
+    return found
 
 
 def outcome_text(row: Row, instance: Mapping[str, Any]) -> str:

@@ -137,6 +137,11 @@ def demo_run(path: Path, n: int = 40) -> Path:
         {"instance_id": f"bug-{i:03d}", "k": k, "response": ANSWERS[s], "outcome": outcome(s)} for i, k, s in candidates
     ]
     write_jsonl(path / "candidates" / "candidates.jsonl", rows)
+    attempts = [(i, k, R if k == 0 else A if k == 1 else T) for i in range(10) for k in range(3)]
+    rows = [
+        {"instance_id": f"bug-{i:03d}", "attempt": k, "outcome": outcome(s), "kept": s == R} for i, k, s in attempts
+    ]
+    write_jsonl(path / "demonstrations" / "attempts.jsonl", rows)
     write_jsonl(path / "ppo" / "metrics.jsonl", [ppo_step(step) for step in range(31)])
     losses = [{"step": 10 * i, "time": 1.0 * i, "loss": 2.0 * 0.8**i, "learning_rate": 1e-4} for i in range(12)]
     write_jsonl(path / "sft" / "metrics.jsonl", losses)
@@ -173,10 +178,13 @@ def ppo_step(step: int) -> dict[str, Any]:
             "rollout/format_recoverable": 0.05,
             "rollout/format_malformed": 0.1 - 0.002 * step,
             "rollout/format_not_a_diff": 0.05 - 0.001 * step,
+            "rollout/fallback": 0.15 - 0.003 * step,
+            "rollout/infra": 0.0,
+            "rollout/lost": 0.0,
             "actor/grad_norm": None,
         }
     if step % 10 == 0:
-        values |= {"val/dev/resolved": 0.40 + 0.006 * step, "val/dev/return": 0.3}
+        values |= {"val/dev/resolved": 0.40 + 0.006 * step, "val/dev/executed": 1.0, "val/dev/return": 0.3}
     return values
 
 

@@ -14,7 +14,7 @@ from report_runs import INFRA, R, T, demo_run, row, write_jsonl, write_results, 
 
 from boostapr import report
 from boostapr.report import terms
-from boostapr.report.curves import loss_curves, policy_curves
+from boostapr.report.curves import loss_curves, policy_curves, side_by_side
 from boostapr.report.data import load_run
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "use"}
@@ -183,6 +183,14 @@ def test_plain_verl_metrics_are_understood(tmp_path: Path) -> None:
     assert panels["Mean reward of the answers"].series["as scored"] == [(1, 0.5), (2, 0.5)]
 
 
+def test_dev_answers_that_were_not_executed_give_no_curve(tmp_path: Path) -> None:
+    """Without a verdict "resolved" is logged as 0; a flat line at 0% would be a false statement."""
+    write_results(tmp_path, "sft", "test", [R])
+    row_of = {"critic/score/mean": 0.5, "val/dev/resolved": 0.0, "val/dev/executed": 0.0}
+    write_jsonl(tmp_path / "ppo" / "metrics.jsonl", [{"step": 1, **row_of}])
+    assert [panel.title for panel in policy_curves(load_run(tmp_path))] == ["Mean reward of the answers"]
+
+
 def test_a_run_with_nothing_but_results_still_gives_a_page(tmp_path: Path) -> None:
     """No instances, no metrics, no credit, an infra failure: sections are left out or say what is missing."""
     write_results(tmp_path, "sft", "test", [T, INFRA, T])
@@ -201,13 +209,19 @@ def test_several_runs_stand_side_by_side_with_mean_and_deviation(tmp_path: Path)
     for name, sft, ours in (("one", [R, R, T, T], [R, R, R, T]), ("two", [R, R, R, T], [R, R, R, R])):
         write_results(tmp_path / name, "sft", "test", sft)
         write_results(tmp_path / name, "boostapr", "test", ours)
+        steps = [{"step": s, "critic/score/mean": 0.1 * s, "critic/rewards/mean": 0.1} for s in (1, 2, 3)]
+        write_jsonl(tmp_path / name / "ppo" / "metrics.jsonl", steps)
     summaries = report.build_many([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
     assert [s["systems"]["sft"]["test"]["pass@1"] for s in summaries] == [0.5, 0.75]
     assert (tmp_path / "two" / "summary.json").exists()
     text = (tmp_path / "both" / "report.md").read_text()
     assert "| test | BoostAPR | 87.5% | 17.7 |  | 75.0, 100.0 |" in text
     assert "| test | BoostAPR − SFT | +25.0 | 0.0 |" in text
-    Page((tmp_path / "both" / "index.html").read_text())
+    page = Page((tmp_path / "both" / "index.html").read_text())
+    ids = [a["id"] for _, a in page.elements if a.get("id")]
+    assert len(ids) == len(set(ids))
+    panels = side_by_side([load_run(tmp_path / "one"), load_run(tmp_path / "two")])
+    assert [(p.title, list(p.series)) for p in panels] == [("Mean reward of the answers", ["one", "two"])]
 
 
 def test_runs_on_different_bugs_are_not_averaged(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_numbers_of_the_demo_run_by_hand(demo: Path) -> None:
     assert versus["mcnemar_p"] == pytest.approx(2 * (1 + 10) / 1024)  # P(at most 1 of 10 heads), both tails
     assert versus["splits"]["test_ood"]["difference"] == pytest.approx(0.075)
     assert summary["executed"]["candidates"] == {R: 10, T: 29, INFRA: 1}
+    assert summary["executed"]["demonstrations"] == {R: 10, A: 10, T: 10}
     assert summary["stages"]["ppo"] == {"finished": True, "seconds": 611.0}
     assert summary["problems"] == []
 
@@ -168,3 +169,10 @@ def test_a_system_evaluated_on_one_split_only_is_named(tmp_path: Path) -> None:
     summary = numbers(tmp_path)
     assert "test_ood" not in summary["systems"]["sft"]
     assert "sft: not evaluated on test_ood" in summary["problems"]
+
+
+def test_training_answers_lost_to_our_own_errors_are_named(tmp_path: Path) -> None:
+    write_results(tmp_path, "sft", "test", [R])
+    rows = [{"step": s, "critic/score/mean": 0.0, "rollout/infra": 0.02 * s, "rollout/lost": 0.0} for s in (1, 2)]
+    write_jsonl(tmp_path / "ppo" / "metrics.jsonl", rows)
+    assert numbers(tmp_path)["problems"] == ["ppo: 3% of the training answers could not be graded (infra)"]
