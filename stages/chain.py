@@ -312,13 +312,17 @@ def _exit(work: Callable[[], int]) -> NoReturn:
         _complain(error)
         code = 2
     except KeyboardInterrupt:
-        print("\nInterrupted. Nothing is left running; the same command continues from here.", file=sys.stderr)
-        code = 130
+        code = _stopped("Interrupted", 130)
     except supervise.Terminated as stop:
-        print(f"\nStopped by {stop}. Nothing is left running; the same command continues from here.", file=sys.stderr)
-        code = stop.exit_code
+        code = _stopped(f"Stopped by {stop}", stop.exit_code)
     sys.stdout.flush()
     sys.exit(code)
+
+
+def _stopped(how: str, code: int) -> int:
+    if supervise.LABEL not in os.environ:  # the driver speaks, and its stage is silent
+        print(f"\n{how}. Nothing is left running; the same command continues from here.", file=sys.stderr)
+    return code
 
 
 def _complain(error: UserError) -> None:
