@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from boostapr.credit import CreditSettings
-from boostapr.files import write_atomic
+from boostapr.files import read_jsonl, write_atomic
 from boostapr.outcomes import Status
 from boostapr.prompts import repair_messages
 from boostapr.runs import StageRun
@@ -49,8 +49,8 @@ def run(
     train_instances: Sequence[BugInstance],
     dev_instances: Sequence[BugInstance],
     output_dir: Path,
-) -> None:
-    """Train to the last planned step and export the policy to output_dir/model.
+) -> dict[str, float]:
+    """Train to the last planned step and export the policy to output_dir/model; returns the last validation's metrics.
 
     Raises:
         UserError: the settings, the files or the run do not allow it; the message says what to do.
@@ -68,6 +68,12 @@ def run(
 
     last = train(PPOJob(ppo, verl, credit.model_dump(mode="json"), paths, start_services))
     export_policy(last.path, policy_dir, output_dir / "model")
+    validated = [row for row in read_jsonl(output_dir / "metrics.jsonl") if "val/dev/resolved" in row]
+    first, final = validated[0], validated[-1]
+    print(
+        f"Bugs of dev resolved: {first['val/dev/resolved']:.1%} at step {first['step']}, {final['val/dev/resolved']:.1%} at step {final['step']}"
+    )
+    return {name: final[name] for name in final if name.startswith("val/")}
 
 
 class SandboxActor:
@@ -128,7 +134,7 @@ def _split(data: DataSettings) -> SplitSettings:
 
 def main(config: Config, stage: StageRun) -> None:
     ppo = config.ppo
-    run(
+    metrics = run(
         ppo,
         config.verl,
         config.credit,
@@ -142,6 +148,7 @@ def main(config: Config, stage: StageRun) -> None:
         load_split(config.benchmark, _split(ppo.dev_data)),
         stage.folder,
     )
+    stage.finish(steps=ppo.num_steps, **metrics)
 
 
 if __name__ == "__main__":

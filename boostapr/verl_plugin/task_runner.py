@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +70,17 @@ def _run_verl(job: PPOJob, resume: Checkpoint | None) -> None:
     check_with_verl(config)
     from verl.trainer.main_ppo import run_ppo
 
-    services = job.start_services()
     first = 0 if resume is None else resume.step
-    with _progress(job.paths.output / "metrics.jsonl", first, job.ppo.num_steps):
+    with (
+        _progress(job.paths.output / "metrics.jsonl", first, job.ppo.num_steps),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        services = pool.submit(job.start_services)  # they load models while verl does
         try:
             run_ppo(config, task_runner_class=_task_runner())
         except RayTaskError as error:
-            raise _root_cause(error) from error
-    del services
+            raise services.exception() or _root_cause(error) from error
+        services.result()
 
 
 def _task_runner() -> Any:
@@ -108,15 +112,17 @@ def _progress(metrics: Path, first: int, total: int) -> Iterator[None]:
     """A progress bar in this terminal, fed by the metrics file that the trainer writes in another process."""
     from tqdm import tqdm
 
-    done = threading.Event()
-    bar = tqdm(total=total, initial=first, desc="ppo", unit="step")
+    done, seen = threading.Event(), [len(read_jsonl(metrics)) if metrics.is_file() else 0]
+    bar = tqdm(total=total, initial=first, desc="ppo", unit="step", postfix="starting verl and vLLM")
 
     def follow() -> None:
         while not done.wait(1.0):
-            rows = [row for row in read_jsonl(metrics) if row["step"] > 0] if metrics.is_file() else []
-            if rows and rows[-1]["step"] > bar.n:
+            rows = read_jsonl(metrics) if metrics.is_file() else []
+            if len(rows) > seen[0]:
+                seen[0] = len(rows)
                 bar.set_postfix_str(_summary(rows[-1]), refresh=False)
-                bar.update(rows[-1]["step"] - bar.n)
+                bar.n = max(bar.n, rows[-1]["step"])
+                bar.refresh()
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -129,6 +135,6 @@ def _progress(metrics: Path, first: int, total: int) -> Iterator[None]:
 
 
 def _summary(row: Mapping[str, Any]) -> str:
-    names = {"return": "rollout/return", "kl": "actor/reward_kl_penalty", "valid": "rollout/format_valid"}
+    names = {"return": "rollout/return", "kl": "actor/reward_kl_penalty", "resolved on dev": "val/dev/resolved"}
     shown = [f"{label} {row[key]:.3g}" for label, key in names.items() if row.get(key) is not None]
     return ", ".join(shown)

@@ -73,6 +73,7 @@ def check_with_verl(config: DictConfig) -> None:
 
     Raises ConfigError with verl's words.
     """
+    from hydra.errors import InstantiationException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
@@ -81,10 +82,15 @@ def check_with_verl(config: DictConfig) -> None:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
-    except (AssertionError, ValueError, TypeError, ConfigAttributeError, ConfigKeyError) as error:
-        raise ConfigError(
-            f"verl refuses this configuration: {str(error).splitlines()[0] if str(error) else error!r}"
-        ) from error
+    except (
+        AssertionError,
+        ValueError,
+        TypeError,
+        ConfigAttributeError,
+        ConfigKeyError,
+        InstantiationException,
+    ) as error:
+        raise ConfigError(f"verl refuses this configuration: {' '.join(str(error).split()) or repr(error)}") from error
 
 
 @cache

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from helpers import CREDIT, paths, ppo, verl
+from tiny_model import make_policy
 
 from boostapr.config import ConfigError
-from boostapr.verl_plugin.verl_config import compose_verl_config
+from boostapr.verl_plugin.verl_config import check_with_verl, compose_verl_config
 
 
 def test_our_numbers_land_in_verls_tree(tmp_path: Path) -> None:
@@ -46,6 +47,21 @@ def test_the_cluster_configuration_composes(tmp_path: Path) -> None:
     assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n) == (64, 4)
     assert config.trainer.total_training_steps == 300
     assert config.algorithm.kl_ctrl.kl_coef == 0.001
+
+
+@pytest.mark.parametrize(("numbers", "machine"), [("demo", "cpu"), ("paper", "gpu")])
+def test_verl_itself_accepts_what_we_ship(tmp_path: Path, numbers: str, machine: str) -> None:
+    """verl builds its dataclasses and checks batches and LoRA: a key of `additions` that it does not know fails here."""
+    make_policy(tmp_path / "policy")
+    check_with_verl(compose_verl_config(ppo(numbers), verl(machine), CREDIT, paths(tmp_path)))
+
+
+def test_verls_refusal_is_told(tmp_path: Path) -> None:
+    make_policy(tmp_path / "policy")
+    wrong = {"actor_rollout_ref": {"actor": {"fsdp_config": {"mixed_precisoin": {"param_dtype": "fp32"}}}}}
+    config = compose_verl_config(ppo(), verl(additions=wrong), CREDIT, paths(tmp_path))
+    with pytest.raises(ConfigError, match="mixed_precisoin"):
+        check_with_verl(config)
 
 
 def test_an_unknown_override_is_named_with_a_suggestion(tmp_path: Path) -> None:
