@@ -214,9 +214,10 @@ class Run:
         self.check(stage, settings)
         self.check_needs(stage)
         folder = self.path(stage)
+        resumed = (folder / "config.yaml").exists()
         (folder / "done.json").unlink(missing_ok=True)
         write_atomic(folder / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
-        return StageRun(self, stage, folder)
+        return StageRun(self, stage, folder, resumed)
 
     def check_needs(self, stage: Stage, planned: Iterable[str] = ()) -> None:
         """Are the stages that this one needs finished, or `planned` to run before it?
@@ -239,11 +240,15 @@ class Run:
 
 @dataclass
 class StageRun:
-    """What a stage works with: its folder, the files of the stages before it, and its metrics."""
+    """What a stage works with: its folder, the files of the stages before it, and its metrics.
+
+    resumed: an earlier start was interrupted, and what it left is there.
+    """
 
     run: Run
     stage: Stage
     folder: Path
+    resumed: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -269,7 +274,10 @@ class StageRun:
         return MetricsWriter(self.folder, resume_step)
 
     def finish(self, **details: Any) -> None:
-        """Write done.json: from now on the stage counts as finished. `details` are kept in it."""
+        """Write done.json: from now on the stage counts as finished. `details` are kept in it.
+
+        Its `wall_s` is the time of this start; `resumed` says whether there were others before it.
+        """
         seconds = time.monotonic() - self.started
         for path in self.stage.makes:
             if not (self.folder / path).exists():
@@ -280,6 +288,7 @@ class StageRun:
                 "stage": self.name,
                 "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "wall_s": round(seconds, 1),
+                "resumed": self.resumed,
                 "versions": versions(),
                 **details,
             },

@@ -51,6 +51,8 @@ def test_a_stage_is_finished_only_by_finish(run: Run) -> None:
     assert record is not None
     assert record["kept"] == 3
     assert record["wall_s"] >= 0
+    assert record["resumed"] is False
+    assert run.open(run["data"], SETTINGS).resumed
     assert record["versions"]["boostapr"] == versions()["boostapr"]
 
 
