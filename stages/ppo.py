@@ -11,6 +11,7 @@ on from the newest checkpoint.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,13 @@ def run(
         rewards = start_reward_server(SCORER, r_seq_dir, r_line_dir, credit.granularity, serving)
         return [rewards, _start_executor(EXECUTOR, sandbox, executed)]
 
-    last = train(PPOJob(ppo, verl, credit.model_dump(mode="json"), paths, start_services))
+    def stop_services(handles: list[Any]) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):  # dead, or busy for ever: Ray's end is its end too
+            ray.get(handles[1].close.remote(), timeout=2 * sandbox.timeout_s)
+
+    last = train(PPOJob(ppo, verl, credit.model_dump(mode="json"), paths, start_services, stop_services))
     export_policy(last.path, policy_dir, output_dir / "model")
     validated = [row for row in read_jsonl(output_dir / "metrics.jsonl") if "val/dev/resolved" in row]
     first, final = validated[0], validated[-1]

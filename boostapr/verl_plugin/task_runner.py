@@ -26,7 +26,8 @@ class PPOJob:
     """One PPO run. credit: the dumped CreditSettings.
 
     start_services: called once Ray runs; starts the named actors `agent_loop.SCORER` and `agent_loop.EXECUTOR` and returns
-    handles that must stay alive (an actor dies with its last handle).
+    handles that must stay alive (an actor dies with its last handle). stop_services gets them when training is over, also
+    after an error, while Ray still runs.
     """
 
     ppo: PPOSettings
@@ -34,6 +35,7 @@ class PPOJob:
     credit: Mapping[str, Any]
     paths: RunPaths
     start_services: Callable[[], list[Any]]
+    stop_services: Callable[[list[Any]], None]
 
 
 def train(job: PPOJob) -> Checkpoint:
@@ -80,6 +82,9 @@ def _run_verl(job: PPOJob, resume: Checkpoint | None) -> None:
             run_ppo(config, task_runner_class=_task_runner())
         except RayTaskError as error:
             raise services.exception() or _root_cause(error) from error
+        finally:
+            if services.exception() is None:
+                job.stop_services(services.result())
         services.result()
 
 

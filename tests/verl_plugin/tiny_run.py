@@ -75,7 +75,7 @@ def main(folder: Path, spec: dict[str, Any]) -> None:
         make_policy(policy, writes_patches=spec.get("patches", False))
         make_rows(folder / "train.jsonl", "train", 16, execute=spec["ppo"].get("execute_rollouts", False))
         make_rows(folder / "dev.jsonl", "dev", 4, execute=True)
-    job = PPOJob(ppo(**spec["ppo"]), verl(**spec["verl"]), CREDIT, paths(folder), start_services)
+    job = PPOJob(ppo(**spec["ppo"]), verl(**spec["verl"]), CREDIT, paths(folder), start_services, lambda handles: None)
     last = train(job)
     export_policy(last.path, policy, folder / "ppo" / "model")
 
