@@ -115,21 +115,23 @@ def _replace(text: bytes, block: Block) -> tuple[bytes, Tolerance]:
             reason = f"the search text fits in {len(found)} places of {block.path} (lines {where}): add lines around it"
             raise AmbiguousMatch(reason, block.line, places)
         if found:
-            return _splice(lines, found[0]), tolerance
+            return _splice(lines, found[0], exact=tolerance is Tolerance.EXACT), tolerance
     near, reason = _nearest(lines, search)
     raise NoMatch(f"the search text is not in {block.path}: {reason}", block.line, near)
 
 
-def _splice(lines: list[bytes], splices: Sequence[Splice]) -> bytes:
-    """The text with new lines in place of old ones, which keep the file's line ends and its missing last newline."""
-    crlf = sum(line.endswith(b"\r\n") for line in lines) * 2 > len(lines)
+def _splice(lines: list[bytes], splices: Sequence[Splice], exact: bool) -> bytes:
+    """The text with new lines in place of old ones. Unless the match was exact, the new ones get the file's line ends and,
+    at its end, its missing last newline."""
+    ended = [line for line in lines if line.endswith(b"\n")]
+    crlf = sum(line.endswith(b"\r\n") for line in ended) * 2 > len(ended)
     result, position = [], 0
     for first, last, new in splices:
         result += lines[position:first]
-        ended = [_line_end(line) + b"\r\n" for line in new] if crlf else new
-        if last == len(lines) and last > first and not lines[-1].endswith(b"\n") and ended:
-            ended = [*ended[:-1], _line_end(ended[-1])]
-        result += ended
+        own = new if exact else [_line_end(line) + (b"\r\n" if crlf else b"\n") for line in new]
+        if last == len(lines) and last > first and not lines[-1].endswith(b"\n") and own:
+            own = [*own[:-1], _line_end(own[-1])]
+        result += own
         position = last
     return b"".join(result + lines[position:])
 

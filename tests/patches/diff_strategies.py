@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from hypothesis import strategies as st
@@ -145,6 +146,12 @@ PROSE = [
 ]
 
 
+def recounted(diff: bytes, which: int, number: bytes) -> bytes:
+    """The diff with one of the numbers in its hunk headers changed."""
+    seen = itertools.count()
+    return re.sub(rb"(?m)(?<=[-+,])\d+(?=[, ].*@@)", lambda m: number if next(seen) == which else m[0], diff)
+
+
 @st.composite
 def damaged(draw: st.DrawFn, diff: bytes) -> bytes:
     """A diff that something happened to: what models and copy-paste do."""
@@ -165,8 +172,7 @@ def damaged(draw: st.DrawFn, diff: bytes) -> bytes:
         elif kind == "counts":
             number = draw(st.sampled_from([b"0", b"1", b"2", b"3", b"9", b"12345678901234567890123"]))
             which = draw(st.integers(0, 3))
-            seen = iter(range(10**9))
-            diff = re.sub(rb"(?m)(?<=[-+,])\d+(?=[, ].*@@)", lambda m: number if next(seen) == which else m[0], diff)
+            diff = recounted(diff, which, number)
         elif kind == "around":
             diff = draw(st.sampled_from([b"", *PROSE])) + diff + draw(st.sampled_from(PROSE))
         elif kind == "between":

@@ -152,7 +152,9 @@ def fitting_tree(patch: Patch) -> dict[bytes, tuple[bool, bytes]] | None:
             closed |= any(line.startswith(b"\\") for line in body)
         if not closed and lines:
             lines.append(b"the end\n")
-        if change.old_path is not None and not (change.hunks and change.old_mode == 0 and patch.hunks[change.hunks[0]].old_start == 0):
+        if change.old_path is not None and not (
+            change.hunks and change.old_mode == 0 and patch.hunks[change.hunks[0]].old_start == 0
+        ):
             tree[os.fsencode(change.old_path)] = (change.old_mode == 0o100755, b"".join(lines))
     return tree
 
