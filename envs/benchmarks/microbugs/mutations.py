@@ -10,7 +10,8 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-Edit = tuple[ast.AST, str]  # a node and the text that takes its place
+Place = ast.expr | ast.stmt | ast.keyword  # nodes that know where they stand in the source
+Edit = tuple[Place, str]  # a node and the text that takes its place
 
 _BOUNDARY = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 _DIRECTION = {ast.Lt: ">", ast.LtE: ">=", ast.Gt: "<", ast.GtE: "<="}
@@ -194,8 +195,8 @@ def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation
     """Every mutation of the commented statements of `source` (all kinds, or only `kinds`), in the order of the source."""
     lines = source.split("\n")
     offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line) + 1)
+    for text in lines:
+        offsets.append(offsets[-1] + len(text) + 1)
     found: list[Mutation] = []
     for function in ast.parse(source).body:
         if not isinstance(function, ast.FunctionDef):
@@ -211,11 +212,11 @@ def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation
                 for kind, edits in KINDS.items():
                     if kinds is not None and kind not in kinds:
                         continue
-                    for target, text in edits(node, names):
-                        start = offsets[line] + target.col_offset  # type: ignore[attr-defined]  # nodes here have places
-                        end = offsets[line] + target.end_col_offset  # type: ignore[attr-defined]
-                        if source[start:end] != text:
-                            found.append(Mutation(kind, function.name, line, start, end, text))
+                    for target, new in edits(node, names):
+                        start = offsets[line] + target.col_offset
+                        end = offsets[line] + (target.end_col_offset or 0)
+                        if source[start:end] != new:
+                            found.append(Mutation(kind, function.name, line, start, end, new))
     return sorted(set(found), key=lambda m: (m.start, m.end, m.kind, m.text))
 
 
