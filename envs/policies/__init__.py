@@ -53,8 +53,9 @@ class Response:
 
     def to_row(self) -> dict[str, Any]:
         """JSON-ready; `from_row` is its inverse. Bytes that are not UTF-8 are kept in `response_base64`."""
-        row = {"response": self.data.decode("utf-8", "replace"), "num_tokens": self.num_tokens, "finish": self.finish}
-        if row["response"].encode() != self.data:
+        text = self.data.decode("utf-8", "replace")
+        row: dict[str, Any] = {"response": text, "num_tokens": self.num_tokens, "finish": self.finish}
+        if text.encode() != self.data:
             row["response_base64"] = base64.b64encode(self.data).decode()
         return row
 

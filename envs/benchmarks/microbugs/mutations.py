@@ -42,7 +42,7 @@ def _src(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
-def _comparison(table: dict[type, str]) -> Callable[[ast.AST, list[str]], Iterator[Edit]]:
+def _comparison(table: dict[type[ast.cmpop], str]) -> Callable[[ast.AST, list[str]], Iterator[Edit]]:
     def edits(node: ast.AST, names: list[str]) -> Iterator[Edit]:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in table:
             yield node, f"{_src(node.left)} {table[type(node.ops[0])]} {_src(node.comparators[0])}"
