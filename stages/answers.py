@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from boostapr.credit import allocate, units
+from boostapr.credit import allocate, format_penalty, units
 from boostapr.outcomes import Outcome
-from boostapr.patches import PatchFormat, parse_patch
+from boostapr.patches import Patch, PatchFormat, parse_patch
 from envs.policies import Response
 from envs.tasks import BugInstance
 from stages.common import RowKey
@@ -49,10 +49,11 @@ class Judge:
         if not responses:
             return []
         self._scorer = self._scorer or self._load()
-        return self._scorer.score(responses, self._settings.granularity)
+        return self._scorer.score(responses, self._settings.shaping.granularity)
 
     def with_credit(self, answers: Sequence[Answer]) -> list[Answer]:
-        """The answers, the first ones with `credit`: R_seq's score, and score and weight (Eq. 5) of every unit.
+        """The answers, the first ones with `credit`: R_seq's score, the format penalty (Eq. 7), and score and weight
+        (Eq. 5) of every unit.
 
         A unit of several byte ranges gives a span each, its weight divided by their lengths; the weights of an answer sum to 1.
         """
@@ -60,16 +61,19 @@ class Judge:
         scores = self.score([answers[i].response.data for i in first])
         marked = list(answers)
         for i, score in zip(first, scores, strict=True):
-            credit = {"seq": float(score.seq), "spans": self._spans(answers[i].response.data, score.units)}
+            patch = parse_patch(answers[i].response.data)
+            penalty = format_penalty(patch.format, self._settings.shaping.format_penalty)
+            spans = self._spans(patch, score.units)
+            credit = {"seq": float(score.seq), "format_penalty": penalty, "spans": spans}
             marked[i] = replace(answers[i], extra={**answers[i].extra, "credit": credit})
         return marked
 
-    def _spans(self, response: bytes, scores: Sequence[float]) -> list[dict[str, float]]:
+    def _spans(self, patch: Patch, scores: Sequence[float]) -> list[dict[str, float]]:
         if not scores:
             return []
-        own = units(parse_patch(response), self._settings.granularity)
+        own = units(patch, self._settings.shaping.granularity)
         spans: list[dict[str, float]] = []
-        for unit, score, weight in zip(own, scores, allocate(scores, self._settings.tau), strict=True):
+        for unit, score, weight in zip(own, scores, allocate(scores, self._settings.shaping.tau), strict=True):
             length = sum(end - start for start, end in unit.ranges)
             spans += [
                 {"start": start, "end": end, "score": float(score), "weight": float(weight) * (end - start) / length}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from boostapr.config import ROOT
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter, write_atomic
 from boostapr.outcomes import Status
@@ -43,6 +44,11 @@ def load_split(benchmark: BenchmarkSettings, data: SplitSettings) -> list[BugIns
     if not instances:
         raise UserError(f"Split `{data.split}` of benchmark `{benchmark.kind}` holds no instances.")
     return instances[: data.num_instances]
+
+
+def model_path(name: str) -> str:
+    """Where transformers and vLLM find a model: a folder (a relative one from the repository), else a hub name as it is."""
+    return str(ROOT / name) if (ROOT / name).is_dir() else name
 
 
 class ResponseLog:

@@ -26,7 +26,7 @@ from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance, to_json
 from stages.answers import FIRST, SAMPLED, Answer, Judge, Scorer, collect, rerank, result_row, summarize
 from stages.chain import LOCAL, stage_main
-from stages.common import PolicyOpener, ResponseLog, ask, graded, load_split, request_missing, write_rows
+from stages.common import PolicyOpener, ResponseLog, ask, graded, load_split, model_path, request_missing, write_rows
 from stages.config import Config
 from stages.settings import EvaluateSettings, SystemSettings
 
@@ -169,7 +169,7 @@ def opener(
         fixed = predictions(system.path)
     if fixed is not None:
         return lambda seed: fixed
-    model = stage.input(system.run_model) if system.run_model else str(system.model)
+    model = stage.input(system.run_model) if system.run_model else model_path(str(system.model))
     return lambda seed: VLLMPolicy(model, vllm, "patch", settings.template, seed, f"answers of {name}")
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from boostapr.config import RepoPath, Settings
+from boostapr.credit import CreditSettings
 from boostapr.rewards import ExecutionRewardSettings
 from envs.policies import Sampling
 
@@ -136,16 +137,16 @@ class SystemSettings(Settings):
 
 
 class CreditViewSettings(Settings):
-    """How the stored credit is computed: reward models in the run folder, granularity and temperature of Eq. 5.
+    """How the credit that is stored with an answer is computed: the reward models in the run folder, and `shaping`, the
+    credit section of stage III (granularity, tau of Eq. 5, format penalty of Eq. 7).
 
     batch_size: responses that go through a reward model at once.
     """
 
     r_seq: str
     r_line: str
-    granularity: Literal["token_uniform", "hunk", "statement", "edit_line"]
-    tau: float = Field(gt=0)
     batch_size: int = Field(gt=0)
+    shaping: CreditSettings
 
 
 class EvaluateSettings(Settings):

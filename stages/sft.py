@@ -22,7 +22,7 @@ from boostapr.tokens import check_fingerprint, has_fingerprint, read_fingerprint
 from envs.tasks import BugInstance
 from stages.chain import stage_main
 from stages.checkpoints import last_checkpoint, replace_folder
-from stages.common import load_split, write_rows
+from stages.common import load_split, model_path, write_rows
 from stages.config import Config
 from stages.settings import LoraSettings, SFTSettings
 from stages.sft_data import GroupedSampler, collate, make_examples, split_by_instance
@@ -101,22 +101,19 @@ def load(settings: SFTSettings) -> tuple[Any, Any]:
         UserError: there is no such model, its context is shorter than max_length, or it has no chat template.
         TokenMismatchError: the base was trained on other token ids than its tokenizer gives here.
     """
+    name = model_path(settings.model)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.model)
-        model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     except OSError as error:
-        raise UserError(f"`sft.model`: cannot load {settings.model}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"`sft.model`: cannot load {name}: {str(error).splitlines()[0]}") from error
     context = getattr(model.config, "max_position_embeddings", settings.max_length)
     if context < settings.max_length:
-        raise UserError(
-            f"`sft.max_length` is {settings.max_length}, but {settings.model} has a context of {context} tokens."
-        )
+        raise UserError(f"`sft.max_length` is {settings.max_length}, but {name} has a context of {context} tokens.")
     if tokenizer.chat_template is None or tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
-        raise UserError(
-            f"`sft.model`: the tokenizer of {settings.model} needs a chat template, an eos and a pad token."
-        )
-    if has_fingerprint(settings.model):
-        check_fingerprint(read_fingerprint(settings.model), tokenizer, f"transformers' tokenizer for {settings.model}")
+        raise UserError(f"`sft.model`: the tokenizer of {name} needs a chat template, an eos and a pad token.")
+    if has_fingerprint(name):
+        check_fingerprint(read_fingerprint(name), tokenizer, f"transformers' tokenizer for {name}")
     if settings.lora.rank > 0:
         model = add_lora(model, settings.lora)
     return tokenizer, model

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from stage_tools import make_model
 
-from boostapr.config import CONF
+from boostapr.config import compose, resolved
 from boostapr.runs import Run, Stage, StageRun
 from envs.benchmarks.microbugs.generate import generate
 from envs.sandboxes import SandboxSettings
@@ -39,12 +38,9 @@ def open_stage(tmp_path: Path) -> Callable[[str], StageRun]:
     return open_
 
 
-def section(name: str, sft_model: str = "unset") -> Any:
+def section(name: str) -> Any:
     """A section of the demo's configuration as plain values."""
-    root = OmegaConf.create(
-        {"sft": {"model": sft_model, "template": "compact"}, name: OmegaConf.load(CONF / name / "demo.yaml")}
-    )
-    return OmegaConf.to_container(root, resolve=True)[name]
+    return resolved(compose(["experiment=demo"]))[name]
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def evaluate_settings() -> EvaluateSettings:
 
 @pytest.fixture
 def sft_settings(model_dir: Path) -> SFTSettings:
-    values = OmegaConf.to_container(OmegaConf.load(CONF / "sft" / "demo.yaml"))
+    values = section("sft")
     small = {"model": str(model_dir), "num_epochs": 2, "batch_size": 4, "micro_batch_size": 4, "warmup_steps": 2}
     small |= {
         "learning_rate": 3e-3,
@@ -73,7 +69,7 @@ def sft_settings(model_dir: Path) -> SFTSettings:
         "logging_steps": 1,
         "num_threads": 1,
     }
-    return SFTSettings.model_validate(values | small)  # type: ignore[operator]  # a mapping, as every file in conf/ is
+    return SFTSettings.model_validate(values | small)
 
 
 @pytest.fixture(scope="session")

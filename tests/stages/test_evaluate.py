@@ -85,6 +85,7 @@ def test_strict_grading_and_complete_rows(
 
     credit = rows[0]["credit"]
     assert "credit" not in rows[1]
+    assert credit["seq"] == len(bugs[0].patch) and credit["format_penalty"] == 0.0
     assert sum(span["weight"] for span in credit["spans"]) == pytest.approx(1)
     patch = bugs[0].patch.encode()
     assert all(patch[s["start"] : s["end"]].startswith((b"-", b"+")) for s in credit["spans"])
