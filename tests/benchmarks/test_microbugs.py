@@ -67,9 +67,11 @@ def reference_source(instance: BugInstance) -> str:
         if line.startswith("@@"):
             at = int(line.split("+")[1].split(",")[0]) - 1
         elif line.startswith("-"):
-            assert lines[at] == line[1:]
+            assert lines.pop(at) == line[1:]
         elif line:
-            lines[at], at = line[1:], at + 1
+            if line.startswith("+"):
+                lines.insert(at, line[1:])
+            at += 1
     return "\n".join(lines)
 
 
