@@ -1,8 +1,9 @@
 """Spans -> tokens -> token streams: alignment by bytes, allocation (Eq. 5), penalty (Eq. 7), shaping (Eq. 8)."""
 
 from boostapr.credit.algorithms import CREDIT, CreditFunction
-from boostapr.credit.align import Alignment, align
+from boostapr.credit.align import Alignment, align, fit
 from boostapr.credit.shaping import allocate, format_penalty, shape
+from boostapr.credit.statements import statement_units
 from boostapr.credit.streams import CreditSettings, Rollout, TokenStreams
 from boostapr.credit.tokens import UnknownTokenizer, token_bytes
 from boostapr.credit.units import Granularity, Unit, units
@@ -19,8 +20,10 @@ __all__ = [
     "UnknownTokenizer",
     "align",
     "allocate",
+    "fit",
     "format_penalty",
     "shape",
+    "statement_units",
     "token_bytes",
     "units",
 ]

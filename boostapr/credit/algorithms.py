@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from boostapr.credit.align import align
+from boostapr.credit.align import align, fit
 from boostapr.credit.shaping import allocate, format_penalty, shape
 from boostapr.credit.streams import CreditSettings, Rollout, TokenStreams
 from boostapr.credit.units import units
@@ -21,14 +21,14 @@ def boostapr(rollout: Rollout, settings: CreditSettings) -> TokenStreams:
     patch = parse_patch(rollout.response)
     own = units(patch, settings.granularity)
     score = _seq_score(rollout)
-    fits = b"".join(rollout.tokens) == rollout.response
-    if not own or not fits:
+    tokens = fit(rollout.tokens, rollout.response)
+    if not own or tokens is None:
         return _on_last_token(rollout, settings, patch, score)
     scores = rollout.unit_scores
     if scores is None or len(scores) != len(own):
         found = "no" if scores is None else f"{len(scores)}"
         raise ValueError(f"{found} unit scores for a patch of {len(own)} units ({settings.granularity})")
-    owners = align(own, rollout.tokens).unit_of_token
+    owners = align(own, tokens).unit_of_token
     mask = np.asarray(rollout.response_mask, dtype=bool)
     penalty = format_penalty(patch.format, settings.format_penalty)
     rewards = shape(score, allocate(scores, settings.tau), owners, mask, penalty)

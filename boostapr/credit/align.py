@@ -28,8 +28,10 @@ def align(patch_or_units: Patch | Sequence[Unit], tokens: Sequence[bytes]) -> Al
     against its response; given units, the tokens are taken to spell the response from its first byte on."""
     owners = np.full(len(tokens), -1, dtype=np.int32)
     if isinstance(patch_or_units, Patch):
-        if b"".join(tokens) != patch_or_units.response:
+        fitting = fit(tokens, patch_or_units.response)
+        if fitting is None:
             return Alignment(owners, True)
+        tokens = fitting
         patch_or_units = units(patch_or_units, Granularity.EDIT_LINE)
     flat = [(start, end, unit) for unit, own in enumerate(patch_or_units) for start, end in own.ranges]
     if flat and len(tokens):
@@ -38,6 +40,18 @@ def align(patch_or_units: Patch | Sequence[Unit], tokens: Sequence[bytes]) -> Al
         place, unit = overlay(ends, ranges[:, 0], ranges[:, 1], ranges[:, 2])
         owners[place] = unit
     return Alignment(owners, False)
+
+
+def fit(tokens: Sequence[bytes], response: bytes) -> Sequence[bytes] | None:
+    """The tokens if they spell the response, else None. A space before the first word, which SentencePiece makes up, is
+    taken from the first token that has bytes."""
+    spelt = b"".join(tokens)
+    if spelt == response:
+        return tokens
+    if len(spelt) != len(response) + 1 or not spelt.startswith(b" ") or not spelt.endswith(response):
+        return None
+    first = next(i for i, token in enumerate(tokens) if token)
+    return [*tokens[:first], tokens[first][1:], *tokens[first + 1 :]]
 
 
 def overlay(ends: IntArray, starts: IntArray, stops: IntArray, owners: IntArray) -> tuple[IntArray, IntArray]:

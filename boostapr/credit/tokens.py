@@ -56,9 +56,9 @@ class TokenTable:
 def token_bytes(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
     """The bytes of each token; b"" for special tokens and ids outside the vocabulary.
 
-    tokenizer: a Hugging Face tokenizer (byte-level BPE or SentencePiece with byte fallback), a tiktoken Encoding, or a
-    mistral_common tokenizer. SentencePiece's dummy space before the first word is not part of the text; it is dropped from
-    the first token with bytes.
+    tokenizer: a Hugging Face tokenizer (byte-level BPE or SentencePiece with byte fallback), a tiktoken Encoding, a
+    SentencePieceProcessor, or one of mistral_common's. SentencePiece spells a space before the first word that is not in
+    the text; `boostapr.credit.fit` sees to that.
 
     Raises:
         UnknownTokenizer: no rule for this kind of vocabulary.
@@ -79,8 +79,12 @@ def _speller(tokenizer: Any) -> Callable[[int], bytes]:
         return _tiktoken(tokenizer)
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         return _hugging_face(tokenizer)
+    if hasattr(tokenizer, "id_to_byte_piece"):
+        return _mistral(tokenizer)
+    if hasattr(tokenizer, "id_to_piece") and hasattr(tokenizer, "is_control"):
+        return _sentencepiece(tokenizer)
     raise UnknownTokenizer(
-        f"cannot read token bytes of a {type(tokenizer).__name__}: it is neither a Hugging Face tokenizer nor a tiktoken Encoding"
+        f"cannot read token bytes of a {type(tokenizer).__name__}: it is no Hugging Face tokenizer, tiktoken Encoding, SentencePieceProcessor or tokenizer of mistral_common"
     )
 
 
@@ -94,6 +98,31 @@ def _tiktoken(encoding: Any) -> Callable[[int], bytes]:
             return b""
 
     return spell
+
+
+def _mistral(tokenizer: Any) -> Callable[[int], bytes]:
+    """mistral_common: tekken vocabularies hold bytes, the older ones wrap SentencePiece."""
+    model = getattr(tokenizer, "_model", None)
+    if hasattr(model, "id_to_piece"):
+        return _sentencepiece(model)
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+    return lambda token: bytes(tokenizer.id_to_byte_piece(token, SpecialTokenPolicy.IGNORE))
+
+
+def _sentencepiece(model: Any) -> Callable[[int], bytes]:
+    def spell(token: int) -> bytes:
+        if token >= model.get_piece_size() or model.is_control(token) or model.is_unknown(token):
+            return b""
+        return _piece_bytes(model.id_to_piece(token))
+
+    return spell
+
+
+def _piece_bytes(piece: str) -> bytes:
+    """SentencePiece's spelling of a token: `<0x0A>` is one byte, the low line is a space."""
+    byte = _BYTE_TOKEN.match(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(_META, " ").encode("utf-8", "surrogatepass")
 
 
 def _hugging_face(tokenizer: Any) -> Callable[[int], bytes]:
@@ -114,8 +143,7 @@ def _hugging_face(tokenizer: Any) -> Callable[[int], bytes]:
             return str(piece).encode("utf-8", "surrogatepass")
         if byte_level:
             return bytes(_ALPHABET[character] for character in piece)
-        byte = _BYTE_TOKEN.match(piece)
-        return bytes([int(byte[1], 16)]) if byte else piece.replace(_META, " ").encode("utf-8", "surrogatepass")
+        return _piece_bytes(piece)
 
     return spell
 

@@ -38,7 +38,7 @@ def units(patch: Patch, granularity: str) -> list[Unit]:
     if kind is Granularity.TOKEN_UNIFORM:
         return [Unit(((0, len(patch.response)),), tuple(range(count)))]
     if kind is Granularity.STATEMENT:
-        from boostapr.credit.statements import statement_units
+        from boostapr.credit.statements import statement_units  # it needs Unit
 
         return statement_units(patch)[0]
     spans = [Unit(patch.ranges(i), (i,)) for i in range(count)]
