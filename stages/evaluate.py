@@ -8,7 +8,8 @@ policy said), results.jsonl (every answer with its outcome), both as they come, 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import yaml
 from boostapr.config import flatten
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter, write_atomic, write_json
+from boostapr.outcomes import Status
 from boostapr.prompts import PROMPT_VERSION
 from boostapr.runs import StageRun
-from envs.policies.fixed import FixedPolicy, gold, noop, predictions
+from envs.policies.fixed import gold, noop, predictions
 from envs.policies.vllm_engine import VLLMPolicy, VLLMSettings
 from envs.sandboxes import SandboxSettings, run_many
 from envs.tasks import BugInstance, to_json
@@ -34,21 +36,45 @@ Splits = Mapping[str, Sequence[BugInstance]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One system on one split."""
+class Contestant:
+    """A system: its settings, how to open its policy, and a digest of what it answers from (a model, a file; or "")."""
 
     name: str
     system: SystemSettings
+    open_policy: PolicyOpener
+    source: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One system on one split."""
+
+    contestant: Contestant
     split: str
     instances: Sequence[BugInstance]
     folder: Path
 
+    @property
+    def name(self) -> str:
+        return self.contestant.name
+
+    @property
+    def system(self) -> SystemSettings:
+        return self.contestant.system
+
+    def finished(self) -> bool:
+        """Every answer has its verdict; where the machine failed to give one, the job is taken up again."""
+        summary = self.folder / "summary.json"
+        if not summary.exists():
+            return False
+        record = json.loads(summary.read_text())
+        return Status.INFRA not in {**record["statuses"], **record.get("statuses_sampled", {})}
+
 
 def run(
     settings: EvaluateSettings,
-    names: Sequence[str],
+    contestants: Sequence[Contestant],
     splits: Splits,
-    open_policy: Mapping[str, PolicyOpener],
     judge: Judge,
     sandbox: SandboxSettings,
     made_with: Mapping[str, Any],
@@ -56,19 +82,19 @@ def run(
 ) -> None:
     """Answer, execute, summarise.
 
-    open_policy: by system name. judge: holds the reward models, loaded when needed. made_with: the seed, and whatever else
-    the results depend on beside `settings`; it is recorded with them.
+    judge: holds the reward models, loaded when needed. made_with: the seed, and whatever else the results depend on beside
+    `settings`; it is recorded with them.
     """
     for split, instances in splits.items():
         write_rows(folder / "instances" / f"{split}.jsonl", [to_json(instance) for instance in instances])
-    for name in names:
-        system = settings.systems[name]
-        jobs = [Job(name, system, split, instances, folder / name / split) for split, instances in splits.items()]
+    for contestant in contestants:
+        jobs = [Job(contestant, split, some, folder / contestant.name / split) for split, some in splits.items()]
         for job in jobs:
             check_same(job, settings, made_with)
-        generate(settings, jobs, open_policy[name], made_with["seed"])
+        jobs = [job for job in jobs if not job.finished()]
+        generate(settings, jobs, contestant.open_policy, made_with["seed"])
         for job in jobs:
-            grade(settings, job, judge, sandbox)
+            grade(job, judge, sandbox)
 
 
 def generate(settings: EvaluateSettings, jobs: Sequence[Job], open_policy: PolicyOpener, seed: int) -> None:
@@ -88,7 +114,7 @@ def generate(settings: EvaluateSettings, jobs: Sequence[Job], open_policy: Polic
             log.close()
 
 
-def grade(settings: EvaluateSettings, job: Job, judge: Judge, sandbox: SandboxSettings) -> None:
+def grade(job: Job, judge: Judge, sandbox: SandboxSettings) -> None:
     """Execute the answers of one system to one split, each as the policy wrote it, and write the summary."""
     with ResponseLog(job.folder / "responses.jsonl") as log:
         stored = log.responses
@@ -132,12 +158,11 @@ def check_same(job: Job, settings: EvaluateSettings, made_with: Mapping[str, Any
         "template": settings.template,
         "prompt_version": PROMPT_VERSION,
         **made_with,
-        "instances": hashlib.sha256("".join(instance.digest for instance in job.instances).encode()).hexdigest(),
+        "source": job.contestant.source,
+        "instances": hashlib.sha256(json.dumps([to_json(i) for i in job.instances]).encode()).hexdigest(),
     }
     if job.system.credit or job.system.policy == "rerank":
         now["credit"] = settings.credit.model_dump(mode="json")
-    if job.system.path is not None:
-        now["predictions"] = hashlib.sha256(job.system.path.read_bytes()).hexdigest()
     before = yaml.safe_load(path.read_text()) if path.exists() else now
     if before != now:
         first, second = flatten(before), flatten(now)
@@ -149,35 +174,50 @@ def check_same(job: Job, settings: EvaluateSettings, made_with: Mapping[str, Any
     write_atomic(path, yaml.safe_dump(now, sort_keys=False))
 
 
-def opener(
-    name: str, system: SystemSettings, settings: EvaluateSettings, vllm: VLLMSettings, stage: StageRun
-) -> PolicyOpener:
-    """How to open the policy of a system.
+def contestant(name: str, settings: EvaluateSettings, vllm: VLLMSettings, find: Callable[[str], Path]) -> Contestant:
+    """The system of that name, ready to answer; `find` gives the path of a model of the run folder.
 
     Raises:
-        MissingInput: its model is made by a stage that has not run.
-        UserError: its predictions file cannot be used.
+        UserError: there is no such system, or its predictions file cannot be used; or what `find` raises.
     """
-    fixed: FixedPolicy | None = None
-    if system.policy == "gold":
-        fixed = gold()
-    elif system.policy == "noop":
-        fixed = noop()
-    elif system.policy == "predictions":
+    if name not in settings.systems:
+        raise UserError(f"`system`: there is no system `{name}`; there are: {', '.join(settings.systems)}.")
+    system = settings.systems[name]
+    if system.policy in ("gold", "noop"):
+        fixed = gold() if system.policy == "gold" else noop()
+        return Contestant(name, system, lambda seed: fixed, "")
+    if system.policy == "predictions":
         if system.path is None:
             raise UserError(f"System `{name}` answers from a file: name it with `evaluate.systems.{name}.path=FILE`.")
-        fixed = predictions(system.path)
-    if fixed is not None:
-        return lambda seed: fixed
-    model = stage.input(system.run_model) if system.run_model else model_path(str(system.model))
-    return lambda seed: VLLMPolicy(model, vllm, "patch", settings.template, seed, f"answers of {name}")
+        stored = predictions(system.path)
+        return Contestant(name, system, lambda seed: stored, digest([system.path]))
+    model = find(system.run_model) if system.run_model else Path(model_path(str(system.model)))
+    files = sorted(model.glob("*.safetensors")) + sorted(model.glob("tokenizer*.json"))
+    return Contestant(
+        name,
+        system,
+        lambda seed: VLLMPolicy(str(model), vllm, "patch", settings.template, seed, f"answers of {name}"),
+        digest(files),
+    )
+
+
+def digest(files: Sequence[Path]) -> str:
+    """sha256 over names, sizes, and the first and last mebibyte of each file: enough to tell two trainings apart, quickly."""
+    state = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            state.update(f"{path.name} {size} ".encode() + file.read(2**20))
+            file.seek(max(0, size - 2**20))
+            state.update(file.read())
+    return state.hexdigest()
 
 
 def main(config: Config, stage: StageRun) -> bool:
     """Returns whether every system of `evaluate.run` is evaluated now: if not, the stage stays unfinished."""
     settings = config.evaluate
     names = settings.run if config.system == "all" else config.system
-    check_names(names, settings)
+    contestants = [contestant(name, settings, config.vllm, stage.input) for name in names]
     splits = {split.split: load_split(config.benchmark, split) for split in settings.splits}
 
     def load_reward_models() -> Scorer:
@@ -187,19 +227,11 @@ def main(config: Config, stage: StageRun) -> bool:
             stage.input(settings.credit.r_seq), stage.input(settings.credit.r_line), settings.credit.batch_size
         )
 
-    openers = {name: opener(name, settings.systems[name], settings, config.vllm, stage) for name in names}
     judge = Judge(load_reward_models, settings.credit)
     used = flatten(config.model_dump(mode="json", include={"seed", "vllm", "sandbox"}))
     made_with = {key: value for key, value in used.items() if key not in LOCAL}
-    run(settings, names, splits, openers, judge, config.sandbox, made_with, stage.folder)
+    run(settings, contestants, splits, judge, config.sandbox, made_with, stage.folder)
     return all((stage.folder / name / split / "summary.json").exists() for name in settings.run for split in splits)
-
-
-def check_names(names: Sequence[str], settings: EvaluateSettings) -> None:
-    """Raises UserError for a system that conf/evaluate does not have."""
-    for name in names:
-        if name not in settings.systems:
-            raise UserError(f"`system`: there is no system `{name}`; there are: {', '.join(settings.systems)}.")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 from stage_tools import MemoryPolicy
 
+from boostapr.config import compose, resolved
 from boostapr.errors import UserError
 from boostapr.outcomes import Outcome, Status
 from boostapr.patches import parse_patch
 from boostapr.report.data import load_run
 from boostapr.report.summary import summarize
 from envs.policies import Response
-from envs.policies.fixed import gold, noop, predictions
+from envs.policies.fixed import predictions
+from envs.policies.vllm_engine import VLLMSettings
 from envs.sandboxes import SandboxSettings
 from envs.tasks import BugInstance
 from stages import evaluate
 from stages.answers import Judge, rerank
 from stages.settings import EvaluateSettings
+
+VLLM = VLLMSettings.model_validate(resolved(compose(["experiment=demo"]))["vllm"])
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ def judge_of(settings: EvaluateSettings, scorer: LengthScorer | None = None) -> 
     return Judge(lambda: scorer or LengthScorer(), settings.credit)
 
 
+def contestant(settings: EvaluateSettings, name: str, policy: MemoryPolicy, source: str = "") -> evaluate.Contestant:
+    return evaluate.Contestant(name, settings.systems[name], policy.open, source)
+
+
+def nowhere(path: str) -> Path:
+    raise AssertionError(f"no model was to be looked for, but {path} was")
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -63,9 +75,8 @@ def test_strict_grading_and_complete_rows(
     folder = tmp_path / "eval"
     evaluate.run(
         evaluate_settings,
-        ["boostapr"],
+        [contestant(evaluate_settings, "boostapr", policy)],
         splits,
-        {"boostapr": policy.open},
         judge_of(evaluate_settings),
         sandbox,
         {"seed": 0},
@@ -99,18 +110,17 @@ def test_gold_resolves_everything_and_noop_nothing(
     bugs: list[BugInstance], evaluate_settings: EvaluateSettings, sandbox: SandboxSettings, tmp_path: Path
 ) -> None:
     """The two ends of the scale; a bug that noop resolves, or gold does not, is no bug."""
-    openers = {"gold": lambda seed: gold(), "noop": lambda seed: noop()}
+    contestants = [evaluate.contestant(name, evaluate_settings, VLLM, nowhere) for name in ("gold", "noop")]
     evaluate.run(
         evaluate_settings,
-        ["gold", "noop"],
+        contestants,
         {"dev": bugs},
-        openers,
         judge_of(evaluate_settings),
         sandbox,
         {"seed": 0},
         tmp_path,
     )
-    results = {name: json.loads((tmp_path / name / "dev" / "summary.json").read_text()) for name in openers}
+    results = {name: json.loads((tmp_path / name / "dev" / "summary.json").read_text()) for name in ("gold", "noop")}
     assert (results["gold"]["resolved"], results["noop"]["resolved"]) == (len(bugs), 0)
     assert results["noop"]["statuses"] == {"tests_failed": len(bugs)}
 
@@ -141,9 +151,8 @@ def test_resumes_after_a_kill(
         splits = {"test": bugs[:3], "test_ood": bugs[3:]}
         evaluate.run(
             evaluate_settings,
-            ["boostapr"],
+            [contestant(evaluate_settings, "boostapr", policy)],
             splits,
-            {"boostapr": policy.open},
             judge_of(evaluate_settings, scorer),
             sandbox,
             {"seed": 0},
@@ -175,12 +184,11 @@ def test_changed_settings_are_refused(
     """Answers drawn in another way, or to other bugs, must not be passed off as those of the settings at hand."""
     monkeypatch.setattr(evaluate, "run_many", fake_run_many([]))
 
-    def run(settings: EvaluateSettings, some: list[BugInstance], seed: int) -> None:
+    def run(settings: EvaluateSettings, some: list[BugInstance], seed: int, source: str = "a") -> None:
         evaluate.run(
             settings,
-            ["sft"],
+            [contestant(settings, "sft", MemoryPolicy(mixed), source)],
             {"test": some},
-            {"sft": MemoryPolicy(mixed).open},
             judge_of(settings),
             sandbox,
             {"seed": seed},
@@ -197,6 +205,8 @@ def test_changed_settings_are_refused(
         run(evaluate_settings, bugs[:2], 0)
     with pytest.raises(UserError, match="seed"):
         run(evaluate_settings, bugs, 1)
+    with pytest.raises(UserError, match="source"):
+        run(evaluate_settings, bugs, 0, source="another model at the same place")
 
 
 def test_rerank_picks_by_r_seq(bugs: list[BugInstance], evaluate_settings: EvaluateSettings) -> None:
@@ -225,9 +235,8 @@ def test_rerank_draws_a_pool(
     policy = MemoryPolicy(mixed)
     evaluate.run(
         evaluate_settings,
-        ["rerank"],
+        [contestant(evaluate_settings, "rerank", policy)],
         {"test": bugs},
-        {"rerank": policy.open},
         judge_of(evaluate_settings),
         sandbox,
         {"seed": 0},
@@ -257,10 +266,8 @@ def test_predictions_file(
     values = evaluate_settings.model_dump()
     values["systems"]["predictions"]["path"] = file
     settings = EvaluateSettings.model_validate(values)
-    openers = {"predictions": lambda seed: predictions(file)}
-    evaluate.run(
-        settings, ["predictions"], {"test": bugs}, openers, judge_of(settings), sandbox, {"seed": 0}, tmp_path / "eval"
-    )
+    entry = evaluate.contestant("predictions", settings, VLLM, nowhere)
+    evaluate.run(settings, [entry], {"test": bugs}, judge_of(settings), sandbox, {"seed": 0}, tmp_path / "eval")
     summary = json.loads((tmp_path / "eval" / "predictions" / "test" / "summary.json").read_text())
     assert (summary["n"], summary["resolved"]) == (len(bugs), 2)
     with pytest.raises(UserError, match=r"no\.jsonl"):
@@ -270,7 +277,40 @@ def test_predictions_file(
         predictions(file)
 
 
-def test_unknown_system_is_named(evaluate_settings: EvaluateSettings) -> None:
-    """`system=sftt` says what there is."""
+def test_systems_that_cannot_answer_are_named(evaluate_settings: EvaluateSettings) -> None:
+    """`system=sftt` says what there is; `predictions` without a file says which key is missing."""
     with pytest.raises(UserError, match=r"no system `sftt`.*sft"):
-        evaluate.check_names(["sftt"], evaluate_settings)
+        evaluate.contestant("sftt", evaluate_settings, VLLM, nowhere)
+    with pytest.raises(UserError, match=r"evaluate\.systems\.predictions\.path"):
+        evaluate.contestant("predictions", evaluate_settings, VLLM, nowhere)
+
+
+def test_infra_is_graded_again(
+    bugs: list[BugInstance],
+    evaluate_settings: EvaluateSettings,
+    sandbox: SandboxSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the machine failed to grade stays in the denominator, unresolved; the next start grades it and nothing else."""
+
+    def run() -> dict[str, Any]:
+        one = contestant(evaluate_settings, "sft", MemoryPolicy(mixed))
+        evaluate.run(
+            evaluate_settings, [one], {"test": bugs}, judge_of(evaluate_settings), sandbox, {"seed": 0}, tmp_path
+        )
+        return json.loads((tmp_path / "sft" / "test" / "summary.json").read_text())
+
+    def broken(
+        settings: object, items: Sequence[tuple[BugInstance, bytes]], progress: str | None
+    ) -> Iterator[tuple[int, Outcome]]:
+        for index, outcome in fake_run_many([])(settings, items, progress):
+            yield index, Outcome(Status.INFRA) if items[index][0] is bugs[0] else outcome
+
+    monkeypatch.setattr(evaluate, "run_many", broken)
+    summary = run()
+    assert (summary["n"], summary["resolved"], summary["statuses"]["infra"]) == (len(bugs), len(bugs) - 1, 1)
+    log: list[bytes] = []
+    monkeypatch.setattr(evaluate, "run_many", fake_run_many(log))
+    assert run()["resolved"] == len(bugs) and len(log) == 5
+    assert run()["resolved"] == len(bugs) and len(log) == 5
