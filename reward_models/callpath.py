@@ -8,6 +8,7 @@ a traceback that is not there.
 """
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,8 +79,9 @@ class SourceIndex:
         return seen
 
 
+@functools.lru_cache(maxsize=32)  # the candidates of an instance share its files
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None where Python refuses the text."""
+    """The syntax tree, to be read only, or None where Python refuses the text."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

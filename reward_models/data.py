@@ -111,6 +111,17 @@ def flatten(groups: Sequence[Group]) -> list[Example]:
     return [example for group in groups for example in group]
 
 
+def distinct(examples: Sequence[Example]) -> tuple[list[Example], list[int]]:
+    """(examples with different token ids, for each example its place among them).
+
+    A sampled policy repeats itself: equal candidates of a batch go through the model once and count as often as they occur.
+    """
+    places: dict[tuple[int, ...], int] = {}
+    of_example = [places.setdefault(tuple(e.ids), len(places)) for e in examples]
+    first = {place: example for example, place in zip(reversed(examples), reversed(of_example), strict=True)}
+    return [first[place] for place in range(len(places))], of_example
+
+
 def group_numbers(examples: Sequence[Example]) -> list[int]:
     """A number per example, equal for examples of one instance."""
     numbers: dict[str, int] = {}

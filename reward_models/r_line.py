@@ -5,6 +5,7 @@ path and the place in the patch: they all stand in the diff.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from boostapr.credit import Unit, align
 from boostapr.errors import UserError
-from reward_models.data import Example, Group, flatten, group_numbers
+from reward_models.data import Example, Group, distinct, flatten, group_numbers
 from reward_models.encoding import PatchEncoder, load_reward_info, save_reward_info
 from reward_models.losses import contrastive_loss
 from reward_models.metrics import span_metrics
@@ -156,13 +157,30 @@ def _number_through(units: Sequence[Sequence[int]], counts: Sequence[int], width
     return numbered
 
 
+def collate(encoder: PatchEncoder, groups: Sequence[Group]) -> Batch:
+    """A batch of whole instances, as the trainer's `batch_loss` reads it."""
+    batch = flatten(groups)
+    rows, row = distinct(batch)
+    input_ids = encoder.pad([e.ids for e in rows])
+    counts = [len(e.labels) for e in rows]
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    return {
+        "input_ids": input_ids,
+        "unit_of_token": _number_through([e.units for e in rows], counts, input_ids.shape[1]),
+        "num_units": torch.empty(sum(counts)),  # a size, as Trainer moves tensors only
+        "unit": torch.tensor([starts[r] + i for e, r in zip(batch, row, strict=True) for i in range(len(e.labels))]),
+        **_spans(batch),
+    }
+
+
 class RLineTrainer(RewardTrainer):
     """Eq. 6 on batches of whole instances."""
 
     def batch_loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        scores = model(
-            input_ids=batch["input_ids"], unit_of_token=batch["unit_of_token"], num_units=batch["labels"].shape[0]
-        )
+        num_units = batch["num_units"].numel()
+        scores = model(input_ids=batch["input_ids"], unit_of_token=batch["unit_of_token"], num_units=num_units)[
+            batch["unit"]
+        ]
         return contrastive_loss(scores, batch["labels"], batch["groups"], batch["weights"]), scores
 
 
@@ -205,12 +223,6 @@ def train_r_line(
         patches = [number for number, e in enumerate(examples) for _ in e.labels]
         return {"loss": float(loss), **span_metrics(scores, spans["labels"].tolist(), instances, patches)}
 
-    def collate(groups: Sequence[Group]) -> Batch:
-        batch = flatten(groups)
-        input_ids = encoder.pad([e.ids for e in batch])
-        numbered = _number_through([e.units for e in batch], [len(e.labels) for e in batch], input_ids.shape[1])
-        return {"input_ids": input_ids, "unit_of_token": numbered, **_spans(batch)}
-
     checkpoints = work_dir / "checkpoints"
     trainer = RLineTrainer(
         settings=settings,
@@ -219,7 +231,7 @@ def train_r_line(
         args=training_arguments(settings, max(map(len, train)), seed, checkpoints, "reward.r_line"),
         train_dataset=list(train),
         eval_dataset=list(held_out),
-        data_collator=collate,
+        data_collator=partial(collate, encoder),
         callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd(), Progress(KIND)],
     )
     fit(trainer, checkpoints, num_threads, seed)

@@ -5,6 +5,7 @@ vLLM `classify`) can serve it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from boostapr.errors import UserError
-from reward_models.data import Group, flatten, group_numbers
+from reward_models.data import Group, distinct, flatten, group_numbers
 from reward_models.encoding import PatchEncoder, load_reward_info, save_reward_info
 from reward_models.losses import hybrid_loss
 from reward_models.metrics import sequence_metrics
@@ -75,13 +76,26 @@ def sequence_scores(
     return scores
 
 
+def collate(encoder: PatchEncoder, groups: Sequence[Group]) -> Batch:
+    """A batch of whole instances, as the trainer's `batch_loss` reads it."""
+    batch = flatten(groups)
+    rows, row = distinct(batch)
+    return {
+        "input_ids": encoder.pad([e.ids for e in rows]),
+        "row": torch.tensor(row),
+        "targets": torch.tensor([e.candidate.target for e in batch], dtype=torch.float32),
+        "groups": torch.tensor(group_numbers(batch)),
+    }
+
+
 class RSeqTrainer(RewardTrainer):
     """Eq. 4 on batches of whole instances."""
 
+    lambda_reg: float
+
     def batch_loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        scores = model(input_ids=batch["input_ids"], use_cache=False).logits[:, 0].float()
-        assert isinstance(self.reward_settings, RSeqSettings)
-        return hybrid_loss(scores, batch["targets"], batch["groups"], self.reward_settings.lambda_reg), scores
+        scores = model(input_ids=batch["input_ids"], use_cache=False).logits[:, 0].float()[batch["row"]]
+        return hybrid_loss(scores, batch["targets"], batch["groups"], self.lambda_reg), scores
 
 
 def train_r_seq(
@@ -118,14 +132,6 @@ def train_r_seq(
         table = sequence_metrics(scores, targets, successes, [e.candidate.instance_id for e in examples])
         return {"loss": float(loss), **table}
 
-    def collate(groups: Sequence[Group]) -> Batch:
-        batch = flatten(groups)
-        return {
-            "input_ids": encoder.pad([e.ids for e in batch]),
-            "targets": torch.tensor([e.candidate.target for e in batch], dtype=torch.float32),
-            "groups": torch.tensor(group_numbers(batch)),
-        }
-
     checkpoints = work_dir / "checkpoints"
     trainer = RSeqTrainer(
         settings=settings,
@@ -134,9 +140,10 @@ def train_r_seq(
         args=training_arguments(settings, max(map(len, train)), seed, checkpoints, "reward.r_seq"),
         train_dataset=list(train),
         eval_dataset=list(held_out),
-        data_collator=collate,
+        data_collator=partial(collate, encoder),
         callbacks=[MetricsCallback(work_dir), EvaluateAtTheEnd(), Progress(KIND)],
     )
+    trainer.lambda_reg = settings.lambda_reg
     fit(trainer, checkpoints, num_threads, seed)
     metrics = evaluate(model.eval())
     model.save_pretrained(output_dir)

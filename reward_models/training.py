@@ -3,12 +3,14 @@
 import contextlib
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Sampler
 from tqdm import tqdm
 from transformers import (
     PrinterCallback,
@@ -76,6 +78,11 @@ class RewardTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        groups: Any = self.train_dataset if train_dataset is None else train_dataset
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return SimilarLengths([max(len(e.ids) for e in group) for group in groups], step, self.args.seed)
+
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW with four groups: backbone and head, each with and without weight decay (none on biases and norms)."""
         if self.optimizer is None:
@@ -100,6 +107,40 @@ class RewardTrainer(Trainer):
                 betas=(settings.adam_beta1, settings.adam_beta2),
             )
         return self.optimizer
+
+
+class SimilarLengths(Sampler[int]):
+    """Every group once an epoch; each optimiser step gets groups of similar length (little padding), the steps come shuffled.
+
+    The order depends on seed and epoch alone, so that a resumed run goes on with the very groups that were due.
+    """
+
+    pool_steps = 16  # as many steps' groups are sorted together: enough to save padding, few enough to mix
+
+    def __init__(self, lengths: Sequence[int], step_size: int, seed: int) -> None:
+        self._lengths = lengths
+        self._step_size = step_size
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the data loader before each epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        rng = random.Random(f"{self._seed}-{self._epoch}")
+        order = rng.sample(range(len(self._lengths)), len(self._lengths))
+        width = self._step_size * self.pool_steps
+        pools = (sorted(order[i : i + width], key=lambda n: self._lengths[n]) for i in range(0, len(order), width))
+        steps = [pool[i : i + self._step_size] for pool in pools for i in range(0, len(pool), self._step_size)]
+        # A step that is not full would be filled up from the next one: it comes last.
+        full = [step for step in steps if len(step) == self._step_size]
+        rng.shuffle(full)
+        rest = [step for step in steps if len(step) < self._step_size]
+        return iter([n for step in full + rest for n in step])
 
 
 class MetricsCallback(TrainerCallback):

@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,3 +213,29 @@ def test_r_line_without_passing_spans_is_refused(
     groups = [[e for e in group if not e.candidate.outcome.resolved] for group in toy(encoder, 4, 0)]
     with pytest.raises(UserError, match="no passing span"):
         r_line.train_r_line(groups, groups, backbone, encoder, r_line_settings, tmp_path / "m", tmp_path, 0, 1, INFO)
+
+
+@pytest.mark.parametrize("kind", [r_seq, r_line], ids=["r_seq", "r_line"])
+def test_a_batch_gives_every_candidate_its_own_scores(
+    kind: Any, encoder: PatchEncoder, backbone: Path, saved_rewards: tuple[Path, Path]
+) -> None:
+    """Repeated candidates go through the model once: scores must still stand in the order of candidates and spans."""
+    groups = toy(encoder, 3, 0)
+    groups = [[*groups[0], groups[0][1]], groups[1], [groups[2][3], *groups[2]]]
+    examples = [example for group in groups for example in group]
+    batch = kind.collate(encoder, groups)
+    assert batch["input_ids"].shape[0] < len(examples)
+    trainer = kind.RSeqTrainer if kind is r_seq else kind.RLineTrainer
+    self = SimpleNamespace(lambda_reg=0.5)
+    if kind is r_seq:
+        model, _, _ = r_seq.load_r_seq(saved_rewards[0], torch.device("cpu"))
+        expected = r_seq.sequence_scores(model, encoder, [e.ids for e in examples], 2)
+    else:
+        model, _, _ = r_line.load_r_line(saved_rewards[1], torch.device("cpu"))
+        counts = [len(e.labels) for e in examples]
+        nested = r_line.unit_scores(model, encoder, [e.ids for e in examples], [e.units for e in examples], counts, 2)
+        expected = [score for own in nested for score in own]
+        assert batch["labels"].tolist() == [label for e in examples for label in e.labels]
+    loss, scores = trainer.batch_loss(self, model, batch)
+    assert scores.tolist() == pytest.approx(expected, abs=1e-5)
+    assert len(set(expected)) > 3 and torch.isfinite(loss)
