@@ -2,6 +2,7 @@
 
 from boostapr.credit.algorithms import CREDIT, CreditFunction
 from boostapr.credit.align import Alignment, align, fit
+from boostapr.credit.batch import batch_token_rewards
 from boostapr.credit.shaping import allocate, format_penalty, shape
 from boostapr.credit.statements import statement_units
 from boostapr.credit.streams import CreditSettings, Rollout, TokenStreams
@@ -20,6 +21,7 @@ __all__ = [
     "UnknownTokenizer",
     "align",
     "allocate",
+    "batch_token_rewards",
     "fit",
     "format_penalty",
     "shape",
