@@ -6,6 +6,7 @@ A SIGKILL of the driver is the supervisor's business (boostapr.supervise), under
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ from boostapr.verl_plugin.settings import VerlSettings
 
 RUN_ID = "BOOSTAPR_RUN_ID"
 TRAINER_THREADS = "BOOSTAPR_TRAINER_THREADS"
+_PREFIX = "bapr-"
 _GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _MAX_SOCKET_FOLDER = 40  # Ray puts about 60 more characters behind it, and a Unix socket's path may have 107
 
@@ -49,8 +51,7 @@ def ray_session(settings: VerlSettings, log_dir: Path) -> Iterator[None]:
     identity = uuid.uuid4().hex[:12]
     variables = environment(settings) | {RUN_ID: identity}
     before = set(psutil.Process().children(recursive=True))
-    folder = _socket_folder()
-    with _environ(variables):
+    with _socket_folder() as folder, _environ(variables):
         try:
             for attempt in range(1, settings.ray.start_attempts + 1):
                 try:
@@ -64,7 +65,6 @@ def ray_session(settings: VerlSettings, log_dir: Path) -> Iterator[None]:
         finally:
             _end_everything(before)
             _keep_logs(folder, log_dir)
-            shutil.rmtree(folder, ignore_errors=True)
             for path in Path("/tmp").glob(f"rl-colocate-zmq-{identity}-*"):  # see vllm_worker.own_socket
                 path.unlink(missing_ok=True)
 
@@ -80,14 +80,33 @@ def environment(settings: VerlSettings) -> dict[str, str]:
     return variables
 
 
-def _socket_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="bapr-"))
-    if len(str(folder)) > _MAX_SOCKET_FOLDER:
-        folder.rmdir()
-        raise SessionError(
-            f"The temporary folder {folder.parent} has a path too long for Ray's sockets: set TMPDIR to a shorter one, such as /tmp."
-        )
-    return folder
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
+    """A folder for Ray's sockets and logs, gone afterwards; those of runs that were killed are removed, too."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), _locked(old):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        if len(str(folder)) > _MAX_SOCKET_FOLDER:
+            raise SessionError(
+                f"The temporary folder {folder.parent} has a path too long for Ray's sockets: set TMPDIR to a shorter one, such as /tmp."
+            )
+        with _locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The kernel gives the lock back when its process dies. Raises BlockingIOError if another process has it."""
+    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

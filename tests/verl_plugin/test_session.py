@@ -67,6 +67,25 @@ def test_other_children_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path
         mine.wait()
 
 
+def test_folders_of_killed_runs_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After a SIGKILL nobody clears up; the next run does, and leaves the folder of a living run alone."""
+    monkeypatch.setattr(session.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(
+        session.tempfile,
+        "mkdtemp",
+        lambda prefix: str(tmp_path / f"{prefix}new") if not (tmp_path / f"{prefix}new").mkdir() else "",
+    )
+    monkeypatch.setattr(session, "_MAX_SOCKET_FOLDER", 4096)
+    dead, alive = tmp_path / "bapr-dead", tmp_path / "bapr-alive"
+    dead.mkdir()
+    alive.mkdir()
+    with session._locked(alive), session._socket_folder() as folder:
+        assert not dead.exists()
+        assert alive.exists()
+        assert folder.exists()
+    assert not folder.exists()
+
+
 def test_a_long_temporary_folder_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ray fails with "AF_UNIX path too long" otherwise."""
     deep = tmp_path / ("d" * 60)
