@@ -11,12 +11,15 @@ import logging
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import psutil
 
@@ -26,7 +29,8 @@ from boostapr.verl_plugin.settings import VerlSettings
 RUN_ID = "BOOSTAPR_RUN_ID"
 TRAINER_THREADS = "BOOSTAPR_TRAINER_THREADS"
 _PREFIX = "bapr-"
-_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+_STOP = (signal.SIGTERM, signal.SIGHUP)
+_GRACE_S = 2.0  # between SIGTERM and SIGKILL; a stage that is told to stop has ten seconds in all
 _MAX_SOCKET_FOLDER = 40  # Ray puts about 60 more characters behind it, and a Unix socket's path may have 107
 
 
@@ -51,7 +55,7 @@ def ray_session(settings: VerlSettings, log_dir: Path) -> Iterator[None]:
     identity = uuid.uuid4().hex[:12]
     variables = environment(settings) | {RUN_ID: identity}
     before = set(psutil.Process().children(recursive=True))
-    with _socket_folder() as folder, _environ(variables):
+    with _socket_folder() as folder, _environ(variables), _interruptible():
         try:
             for attempt in range(1, settings.ray.start_attempts + 1):
                 try:
@@ -63,6 +67,7 @@ def ray_session(settings: VerlSettings, log_dir: Path) -> Iterator[None]:
                     _end_everything(before)
             yield
         finally:
+            _keep_logs(folder, log_dir)  # first: who is told to stop is not given much time
             _end_everything(before)
             _keep_logs(folder, log_dir)
             for path in Path("/tmp").glob(f"rl-colocate-zmq-{identity}-*"):  # see vllm_worker.own_socket
@@ -141,10 +146,45 @@ def _start_ray(settings: VerlSettings, variables: Mapping[str, str], folder: Pat
         }
         if settings.ray.object_store_mb is not None:
             options["object_store_memory"] = settings.ray.object_store_mb << 20
+    handlers = {number: signal.getsignal(number) for number in _STOP}
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises plain Exception when its start times out
         raise SessionError(f"Ray did not start (verl.ray.address={settings.ray.address}): {error}") from error
+    finally:
+        _set_handlers(handlers)  # Ray has put its own in their place
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP through to the caller's handlers while Ray waits.
+
+    Ray's waiting calls pass on KeyboardInterrupt and swallow any other exception that a handler raises. So a signal is
+    turned into that, and the caller's handler gets it when everything has been cleared up.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.getsignal(number) for number in _STOP}
+    _set_handlers({number: interrupt for number, handler in handlers.items() if callable(handler)})
+    try:
+        yield
+    except KeyboardInterrupt:
+        _set_handlers(handlers)
+        if received:
+            signal.raise_signal(received[0])
+        raise
+    finally:
+        _set_handlers(handlers)
+
+
+def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _end_everything(before: set[psutil.Process]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,6 @@ def train(job: PPOJob) -> Checkpoint:
 
 def _run_verl(job: PPOJob, resume: Checkpoint | None) -> None:
     from omegaconf import OmegaConf
-    from ray.exceptions import RayTaskError
 
     config = compose_verl_config(job.ppo, job.verl, job.credit, job.paths)
     if resume is None:
@@ -80,12 +79,17 @@ def _run_verl(job: PPOJob, resume: Checkpoint | None) -> None:
         services = pool.submit(job.start_services)  # they load models while verl does
         try:
             run_ppo(config, task_runner_class=_task_runner())
-        except RayTaskError as error:
-            raise services.exception() or _root_cause(error) from error
-        finally:
-            if services.exception() is None:
-                job.stop_services(services.result())
+        except Exception as error:  # told to stop, we do not wait for services
+            cause = services.exception() or _root_cause(error)
+            _stop(job, services)
+            raise cause from error
+        _stop(job, services)
         services.result()
+
+
+def _stop(job: PPOJob, services: Future[list[Any]]) -> None:
+    if services.exception() is None:
+        job.stop_services(services.result())
 
 
 def _task_runner() -> Any:
@@ -105,7 +109,7 @@ def _task_runner() -> Any:
 
 
 def _root_cause(error: Any) -> BaseException:
-    """Ray wraps an error once per process that it passed; the innermost one says what happened."""
+    """Ray wraps an error (`RayTaskError.cause`) once per process that it passed; the innermost says what happened."""
     while isinstance(getattr(error, "cause", None), BaseException):
         error = error.cause
     assert isinstance(error, BaseException)

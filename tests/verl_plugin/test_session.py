@@ -1,6 +1,7 @@
 """What surrounds Ray: environment, errors, processes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import psutil
 import pytest
 from helpers import verl
 
+from boostapr import supervise
 from boostapr.verl_plugin import session
 from boostapr.verl_plugin.session import RUN_ID, SessionError, environment, ray_session, run_id
 from boostapr.verl_plugin.vllm_worker import own_socket
@@ -65,6 +67,25 @@ def test_other_children_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path
     finally:
         mine.kill()
         mine.wait()
+
+
+def test_sigterm_reaches_the_caller_after_the_clearing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inside it is a KeyboardInterrupt, the only exception that Ray's waiting calls do not swallow; outside the stage's own."""
+    steps: list[str] = []
+    monkeypatch.setattr(session, "_start_ray", lambda *_: None)
+    monkeypatch.setattr(session, "_end_everything", lambda _: steps.append("cleared"))
+    before = signal.getsignal(signal.SIGTERM)
+    supervise.raise_on_signals()
+    try:
+        with pytest.raises(supervise.Terminated), ray_session(verl(), tmp_path):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                steps.append("interrupted")
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert steps == ["interrupted", "cleared"]
 
 
 def test_folders_of_killed_runs_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

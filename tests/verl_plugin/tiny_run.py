@@ -81,4 +81,7 @@ def main(folder: Path, spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    from boostapr import supervise
+
+    supervise.raise_on_signals()
     main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))
