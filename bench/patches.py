@@ -101,8 +101,9 @@ def rewards_against_parsing(name: str, diffs: Sequence[bytes], repeats: int) -> 
     penalty = dict.fromkeys(PatchFormat, 0.0)
     settings = CreditSettings(algorithm="boostapr", tau=0.5, granularity="edit_line", format_penalty=penalty)
     rollouts = []
+    vocabulary: dict[bytes, bytes] = {}  # a token is one object wherever it stands, as token_bytes has it
     for diff in diffs:
-        tokens = PIECE.findall(diff)
+        tokens = [vocabulary.setdefault(piece, piece) for piece in PIECE.findall(diff)]
         scores = np.linspace(-1, 1, parse_patch(diff).num_spans).tolist()
         rollouts.append(Rollout(diff, tokens, np.ones(len(tokens), dtype=bool), None, 1.0, scores))
     batches = [rollouts[i : i + BATCH] for i in range(0, len(rollouts), BATCH)]

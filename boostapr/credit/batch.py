@@ -13,6 +13,7 @@ from boostapr.credit.shaping import format_penalty
 from boostapr.credit.streams import CreditSettings, Rollout
 from boostapr.credit.units import Granularity, units
 from boostapr.patches import Patch, parse_patch
+from boostapr.patches.model import SPAN_END, SPAN_START, SPAN_WIDTH
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,31 +31,23 @@ def batch_token_rewards(rollouts: Sequence[Rollout], settings: CreditSettings) -
         raise ValueError("each rollout needs a finite sequence score")
     patches = [parse_patch(rollout.response) for rollout in rollouts]
     penalty = np.array([format_penalty(patch.format, settings.format_penalty) for patch in patches])
-    tokens = [fit(rollout.tokens, rollout.response) for rollout in rollouts]
+    lengths, usable = _lengths(rollouts)
     counts = np.array([len(rollout.tokens) for rollout in rollouts])
-    lengths = np.fromiter(
-        map(
-            len,
-            chain.from_iterable(own if own is not None else r.tokens for own, r in zip(tokens, rollouts, strict=True)),
-        ),
-        dtype=np.int64,
-        count=int(counts.sum()),
-    )
     stops = np.cumsum(counts)
     ends = np.cumsum(lengths)
     offsets = np.concatenate(([0], ends))[stops - counts]
     mask = np.concatenate([np.asarray(rollout.response_mask, dtype=bool) for rollout in rollouts])
     if len(mask) != len(lengths):
         raise ValueError("response_mask and tokens of a rollout differ in length")
-    ranges, num_units = _ranges(patches, [own is not None for own in tokens], settings.granularity)
-    allocation = _unit_scores(rollouts, num_units)
+    ranges, num_units = _ranges(patches, usable, settings.granularity)
+    scored = _unit_scores(rollouts, num_units)
     row = np.repeat(np.arange(len(rollouts)), num_units)
-    shift = offsets[row[ranges[:, 2]]]
-    where, unit = overlay(ends, ranges[:, 0] + shift, ranges[:, 1] + shift, ranges[:, 2])
+    shift = offsets[row[ranges[2]]]
+    where, unit = overlay(ends, ranges[0] + shift, ranges[1] + shift, ranges[2])
     if not mask.all():
         where, unit = where[mask[where]], unit[mask[where]]
     rewards = np.zeros(len(mask))
-    share, paid = _shares(allocation, row, np.bincount(unit, minlength=len(row)), len(rollouts), settings.tau)
+    share, paid = _shares(scored, row, np.bincount(unit, minlength=len(row)), len(rollouts), settings.tau)
     rewards[where] = (share * scores[row])[unit]
     last = _last_true(mask, counts, stops)
     has = last >= 0
@@ -62,28 +55,57 @@ def batch_token_rewards(rollouts: Sequence[Rollout], settings: CreditSettings) -
     return [rewards[stop - count : stop] for stop, count in zip(stops.tolist(), counts.tolist(), strict=True)]
 
 
-def _ranges(patches: Sequence[Patch], usable: Sequence[bool], granularity: Granularity) -> tuple[IntArray, IntArray]:
-    """(int64[R, 3]: start, end, unit of the batch; int64[B]: units of each patch). Offsets are those of each response."""
-    flat: list[int] = []
+def _lengths(rollouts: Sequence[Rollout]) -> tuple[IntArray, list[bool]]:
+    """(bytes of every token of the batch, for each rollout whether its tokens spell the response)."""
+    parts: list[IntArray] = []
+    usable = []
+    for rollout in rollouts:
+        tokens: Sequence[bytes] = rollout.tokens
+        if b"".join(tokens) != rollout.response:
+            fitted = fit(tokens, rollout.response)
+            usable.append(fitted is not None)
+            tokens = tokens if fitted is None else fitted
+        else:
+            usable.append(True)
+        try:
+            # By far the quickest way from many small numbers to an array.
+            parts.append(np.frombuffer(bytes(map(len, tokens)), dtype=np.uint8))
+        except ValueError:  # a token of 256 bytes or more
+            parts.append(np.array([len(token) for token in tokens]))
+    return np.concatenate(parts).astype(np.int64), usable
+
+
+def _ranges(
+    patches: Sequence[Patch], usable: Sequence[bool], granularity: Granularity
+) -> tuple[tuple[IntArray, IntArray, IntArray], IntArray]:
+    """((starts, ends, units of the batch), each int64[R], in offsets of each response; units of each patch int64[B])."""
+    starts: list[int] = []
+    ends: list[int] = []
+    owners: list[int] = []
     num_units = []
     total = 0
     for patch, use in zip(patches, usable, strict=True):
         columns = patch.tables.spans
-        if not use or not columns:
+        count = len(columns) // SPAN_WIDTH if use else 0
+        if not count:
             num_units.append(0)
             continue
-        if granularity is Granularity.EDIT_LINE and b"\n\\" not in patch.response:
-            count = len(columns) // 8
-            flat += chain.from_iterable(zip(columns[2::8], columns[3::8], range(total, total + count), strict=True))
+        plain = b"\\" not in patch.response or b"\n\\" not in patch.response
+        if plain and granularity is Granularity.EDIT_LINE:
+            starts += columns[SPAN_START::SPAN_WIDTH]
+            ends += columns[SPAN_END::SPAN_WIDTH]
+            owners += range(total, total + count)
         else:
             own = units(patch, granularity)
             count = len(own)
-            flat += chain.from_iterable(
-                sorted((start, end, total + i) for i, unit in enumerate(own) for start, end in unit.ranges)
-            )
+            for start, end, unit in sorted((*piece, total + i) for i, each in enumerate(own) for piece in each.ranges):
+                starts.append(start)
+                ends.append(end)
+                owners.append(unit)
         num_units.append(count)
         total += count
-    return np.array(flat, dtype=np.int64).reshape(-1, 3), np.array(num_units, dtype=np.int64)
+    columns_of_batch = np.array(starts, np.int64), np.array(ends, np.int64), np.array(owners, np.int64)
+    return columns_of_batch, np.array(num_units, dtype=np.int64)
 
 
 def _unit_scores(rollouts: Sequence[Rollout], num_units: IntArray) -> FloatArray:

@@ -174,7 +174,7 @@ def header_names(line: bytes) -> tuple[bytes, bytes] | None:
         old, new = text[:half], text[half + 1 :]
         if old == new or old.partition(b"/")[2] == new.partition(b"/")[2]:
             return old, new
-    parts = text.split(b" ")
+    parts = text.split(b" ", 2)
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 

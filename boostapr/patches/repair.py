@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boostapr.patches.binary import binary_end
-from boostapr.patches.grammar import HUNK, NAMES_TOOL, WHITE, Refused, Rows, counts, scan, scan_hunk
+from boostapr.patches.grammar import HUNK, WHITE, Refused, Rows, counts, scan, scan_hunk
 from boostapr.patches.headers import HeaderError, Strip, read_git, read_traditional
 from boostapr.patches.model import (
     HUNK_BODY,
@@ -33,7 +33,9 @@ from boostapr.patches.names import header_names, is_dev_null, quote, written_nam
 
 _STARTS = (b"diff --git ", b"--- ", b"@@ -")
 _next_start = re.compile(rb"\n(?:diff --git |--- |@@ -)").search
-_FENCE_LINE = re.compile(rb"(?m)^[ \t]*(?:```|~~~)[^\n]*$")
+_FENCE_LINE = re.compile(rb"(?m)^[ \t]*(?:```|~~~)")
+# A line that is neither blank, nor a fence, nor what diff tools write before a header.
+_PROSE_LINE = re.compile(rb"(?m)^(?![ \t\r\x0b\x0c]*$|[ \t]*(?:```|~~~)|diff -|Index: |=+$)[^\n]")
 _run_end = re.compile(rb"\n(?![-+ \\\n])").search
 _has_edit = re.compile(rb"\n[-+]").search
 _CRLF_HEADER = re.compile(rb"(?:\A|\n)(?:diff --git |--- |\+\+\+ |@@ -\d)[^\n]*\r\n")
@@ -186,11 +188,12 @@ class _Builder:
 
     def _skip(self, start: int, end: int) -> None:
         """Leave out what stands between two parts of the diff, and say what it was."""
-        gap = NAMES_TOOL.sub(b"", self.text[start:end])
-        rest = _FENCE_LINE.sub(b"", gap)
-        if len(rest) < len(gap):
+        gap = self.text[start:end]
+        fenced = _FENCE_LINE.search(gap) is not None
+        if fenced:
             self.repairs.add(Repair.CODE_FENCE)
-        if rest.strip(WHITE) or (rest == gap and gap and end < len(self.text)):
+        only_blank = not fenced and bool(gap) and not gap.strip(WHITE)
+        if _PROSE_LINE.search(gap) is not None or (only_blank and end < len(self.text)):
             self.repairs.add(Repair.PROSE)
 
     def _header(self, start: int, strip: Strip) -> int:
@@ -198,9 +201,9 @@ class _Builder:
         text = self.text
         end = header_extent(text, start)
         git = text.startswith(b"diff --git ", start)
+        if not git and not text.startswith(b"@@ -", end):
+            raise Refused("a file header without hunks", start)
         try:
-            if not git and not text.startswith(b"@@ -", end):
-                raise HeaderError("a file header without hunks")
             lacks = (read_git if git else read_traditional)(text, start, strip).lacks_prefix
         except HeaderError as error:
             prefixed = with_prefixes(text[start:end])
