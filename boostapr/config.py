@@ -145,11 +145,17 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 def _compose(overrides: Sequence[str]) -> DictConfig:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
 
     if not CONF.is_dir():
         raise ConfigError(f"No configuration folder at {CONF}: run boostapr from a clone (`pip install -e .`).")
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return hydra_compose(config_name="config", overrides=list(overrides))
+    running = GlobalHydra.instance().hydra  # Hydra is a singleton: inside `hydra.main`, make room for a moment
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+            return hydra_compose(config_name="config", overrides=list(overrides))
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 def _composition_errors() -> tuple[type[Exception], ...]:

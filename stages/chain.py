@@ -25,7 +25,8 @@ from stages.config import Config
 def chain(config: Config) -> tuple[Stage, ...]:
     """The stages of a run, in order, with what each reads and leaves."""
     policies: list[tuple[str, tuple[str, ...], str]] = [(config.policy, (), "ppo")]
-    policies += [(name, (*overrides, f"policy={name}"), name) for name, overrides in config.rivals.items()]
+    for name, changes in config.rivals.items():
+        policies.append((name, (*(f"{key}={value}" for key, value in changes.items()), f"policy={name}"), name))
     return (
         # Stage I: supervised fine-tuning on execution-verified demonstrations (section 3.2).
         Stage(
@@ -267,6 +268,8 @@ def _launch(task: Callable[[Config, Sequence[str]], int]) -> int:
 
     supervise.die_with_parent()
     supervise.raise_on_signals()
+    # argparse takes overrides on one side of an option only; people write `experiment=demo -m seed=0,1`.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda text: text not in ("-m", "--multirun"))
     _check_jobs(sys.argv[1:])
     worst = 0
 

@@ -32,7 +32,7 @@ class Config(Settings):
     """One run; its folder is `runs`/`name`.
 
     force: finished stages to redo, or "all". policy: the folder of what stage III trains. rivals: further policies, each
-    with the overrides that make it: they are trained after `policy`, in folders of their own. system: which systems of
+    with the settings that make it: they are trained after `policy`, in folders of their own. system: which systems of
     `evaluate.run` to evaluate.
     """
 
@@ -41,7 +41,7 @@ class Config(Settings):
     seed: int = Field(ge=0, lt=2**32)
     force: list[str] | Literal["all"]
     policy: str = Field(pattern=r"^[a-z0-9_]+$")
-    rivals: dict[str, list[str]]
+    rivals: dict[str, dict[str, str | int | float]]
     system: list[str] | Literal["all"]
     machine: MachineSettings
     benchmark: BenchmarkSettings

@@ -73,7 +73,7 @@ class Workplace:
 
     def run(self, names: str, *overrides: str) -> tuple[int, str]:
         process = self.start(names, *overrides)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=600)
         return process.returncode, output
 
     def trace(self) -> list[str]:
@@ -154,7 +154,7 @@ def test_killed_at_work_nothing_is_left_and_it_continues(place: Workplace, numbe
     assert code == 2
     assert f"process {driver.pid}" in output
     os.killpg(driver.pid, number)
-    output, _ = driver.communicate(timeout=60)
+    output, _ = driver.communicate(timeout=120)
     wait_for(lambda: not any(map(psutil.pid_exists, pids)))
     if number is signal.SIGINT:
         assert driver.returncode == 130
@@ -170,7 +170,7 @@ def test_killed_at_work_nothing_is_left_and_it_continues(place: Workplace, numbe
 def test_rivals_are_trained_in_folders_of_their_own(place: Workplace) -> None:
     """One run, two policies of stage III, told apart by their settings alone; evaluation may end well and unfinished."""
     place.tell("eval", "more")
-    code, output = place.run(f"{ALL.replace(',evaluate', '')},ppo_r_seq,evaluate", "rivals={ppo_r_seq: [credit=r_seq]}")
+    code, output = place.run(f"{ALL.replace(',evaluate', '')},ppo_r_seq,evaluate", "+rivals.ppo_r_seq.credit=r_seq")
     assert code == 0, output
     assert place.trace() == ["demonstrations", "sft", "candidates", "reward", "ppo", "ppo_r_seq", "eval"]
     run = place.folder / "runs/demo"
