@@ -222,9 +222,8 @@ def _packages(requirements: Sequence[Path], only: Sequence[str] | None) -> list[
 
 def _cores() -> Check:
     cores = len(os.sched_getaffinity(0))
-    return Check(
-        "cores", State.OK if cores >= 2 else State.BAD, str(cores), "speed: two make the demo's stated time", ""
-    )
+    state = State.OK if cores >= 2 else State.BAD
+    return Check("cores", state, str(cores), "speed", "The stated times are for two cores; with one it takes longer")
 
 
 def memory_limit() -> tuple[float, float]:
@@ -303,9 +302,8 @@ def _shared_memory() -> Check:
 
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Check(
-        "open files", State.OK if hard >= 4096 else State.BAD, f"limit {soft}, at most {hard}", "Ray", "ulimit -n 65536"
-    )
+    state = State.OK if hard >= 4096 else State.BAD
+    return Check("open files", state, f"limit {soft}, at most {hard}", "Ray", "ulimit -n 65536")
 
 
 def _instructions() -> Check:
@@ -374,13 +372,9 @@ def _tool(name: str, needed_for: str, command: tuple[str, ...], remedy: str, pro
 
 def _ray_address() -> Check:
     address = os.environ.get("RAY_ADDRESS")
-    return Check(
-        "RAY_ADDRESS",
-        State.BAD if address else State.OK,
-        f"set to {address}" if address else "not set",
-        "a run starts its own Ray; with the variable set, other tools join that cluster",
-        "unset RAY_ADDRESS unless you mean it",
-    )
+    state = State.BAD if address else State.OK
+    found = f"set to {address}" if address else "not set"
+    return Check("RAY_ADDRESS", state, found, "a run starts its own Ray unless conf says so", "unset RAY_ADDRESS")
 
 
 def _ports() -> Check:
