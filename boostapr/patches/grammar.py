@@ -22,11 +22,12 @@ HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n")
 _Matcher: TypeAlias = "Callable[[bytes, int], re.Match[bytes]]"
 FIRST_BLOCK = cast(_Matcher, re.compile(rb"((?: .*\n|\n)*+)((?:-.*\n)*+)((?:\+.*\n)*+)(?: .*\n|\n)*+").match)
 NEXT_BLOCK = cast(_Matcher, re.compile(rb"((?:-.*\n)*+)((?:\+.*\n)*+)(?: .*\n|\n)*+").match)
-_MAX_NUMBER = 2**62
+_MAX_NUMBER = 2**30
+MAX_BYTES = 2**30  # so offsets and line numbers fit in 32 bits
 _SMALL = {b"%d" % n: n for n in range(2000)}  # a look-up takes half the time of int()
 # From this length on it is cheaper to jump from newline to newline than to let a regular expression walk there.
 _LONG_LINE = 256
-_FLUSH = 1 << 14
+_FLUSH = 1 << 12
 _BINARY_STUB = re.compile(rb"(?:Binary f|F)iles [^\n]* differ\n")
 _FULL_OID = re.compile(rb"[0-9a-f]{40}")
 NAMES_TOOL = re.compile(rb"(?:diff (?!--git )-[^\n]*\n|Index: [^\n]*\n(?:=+\n)?)")
@@ -43,17 +44,22 @@ class Refused(Exception):
 
 def counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
     """(old start, old count, new start, new count) of a hunk header; a missing count is 1. Absurd numbers are cut to
-    2**62, which no file reaches."""
+    2**30, which no file reaches."""
     old, old_count, new, new_count = match.groups(b"1")
     try:
         return _SMALL[old], _SMALL[old_count], _SMALL[new], _SMALL[new_count]
     except KeyError:
-        cut = [int(digits) if len(digits) < 19 else _MAX_NUMBER for digits in (old, old_count, new, new_count)]
+        cut = [
+            min(int(digits), _MAX_NUMBER) if len(digits) < 19 else _MAX_NUMBER
+            for digits in (old, old_count, new, new_count)
+        ]
         return cut[0], cut[1], cut[2], cut[3]
 
 
 def scan(data: bytes) -> Tables:
     """Parse a whole diff. Raises Refused unless it is valid in the sense of PatchFormat.VALID."""
+    if len(data) >= MAX_BYTES:
+        raise Refused("more than git reads (1 GiB)", 0)
     rows = Rows()
     tail = len(data.rstrip(WHITE))
     strip = Strip()
@@ -119,7 +125,7 @@ class Rows:
     def move(self) -> array[int]:
         """Move all rows to arrays; returns that of the spans."""
         if self.moved is None:
-            self.moved = Tables(array("q"), array("q"), array("q"))
+            self.moved = Tables(array("i"), array("i"), array("i"))
         self.moved.files.extend(self.files)
         self.moved.hunks.extend(self.hunks)
         self.moved.spans.extend(self.spans)

@@ -1,6 +1,6 @@
 """What a parsed response is: format class, files, hunks and edit-line spans, all as byte ranges of the response.
 
-Storage is columnar (eight 64-bit integers per hunk and per span): a response of many megabytes costs a few times its own
+Storage is columnar (eight 32-bit integers per hunk and per span): a response of many megabytes costs a few times its own
 size, and the credit code reads the columns as numpy arrays without building objects. The objects below are made on access.
 """
 

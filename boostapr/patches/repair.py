@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boostapr.patches.binary import binary_end
-from boostapr.patches.grammar import HUNK, WHITE, Refused, Rows, counts, scan, scan_hunk
+from boostapr.patches.grammar import HUNK, MAX_BYTES, WHITE, Refused, Rows, counts, scan, scan_hunk
 from boostapr.patches.headers import HeaderError, Strip, read_git, read_traditional
 from boostapr.patches.model import (
     HUNK_BODY,
@@ -47,9 +47,9 @@ class OffsetMap:
     def __init__(
         self, target: array[int], source: array[int], length: array[int], removed: np.ndarray, size: int
     ) -> None:
-        self._target = np.frombuffer(target, dtype=np.int64)
-        self._source = np.frombuffer(source, dtype=np.int64)
-        self._length = np.frombuffer(length, dtype=np.int64)
+        self._target = np.frombuffer(target, dtype=np.int32)
+        self._source = np.frombuffer(source, dtype=np.int32)
+        self._length = np.frombuffer(length, dtype=np.int32)
         self._removed = removed
         self._size = size
 
@@ -79,6 +79,8 @@ class RepairedDiff:
 
 def repair(data: bytes) -> RepairedDiff:
     """Make a response with diff markers a valid diff. Raises Refused (offsets of the response) if no listed repair does."""
+    if len(data) >= MAX_BYTES:
+        raise Refused("more than git reads (1 GiB)", 0)
     repairs: set[Repair] = set()
     removed: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     text = data
@@ -94,7 +96,7 @@ def repair(data: bytes) -> RepairedDiff:
             error.reason, int(builder.map(removed, len(data), True).starts(np.array([error.at]))[0])
         ) from None
     places = builder.map(removed, len(data))
-    diff = b"".join(builder.parts)
+    diff = bytes(builder.diff)
     try:
         tables = scan(diff)
     except Refused as error:
@@ -114,9 +116,9 @@ def _carriage_returns(data: bytes) -> NDArray[np.int64]:
 
 def _move(columns: Columns, width: int, starts: tuple[int, ...], ends: tuple[int, ...], places: OffsetMap) -> Columns:
     """The same rows with the offsets in the given columns moved from the diff to the response."""
-    moved = array("q", columns)
+    moved = array("i", columns)
     if moved:
-        table = np.frombuffer(moved, dtype=np.int64).reshape(-1, width)
+        table = np.frombuffer(moved, dtype=np.int32).reshape(-1, width)
         for column in starts:
             table[:, column] = places.starts(table[:, column])
         for column in ends:
@@ -131,14 +133,14 @@ class _Builder:
         self.size = len(text)
         self.text = text if text.endswith(b"\n") else text + b"\n"
         self.repairs = repairs
-        self.parts: list[bytes] = []
-        self._target, self._source, self._length = array("q"), array("q"), array("q")
+        self.diff = bytearray()
+        self._target, self._source, self._length = array("i"), array("i"), array("i")
         self._total = 0
 
     def map(self, removed: NDArray[np.int64], size: int, identity: bool = False) -> OffsetMap:
         """How offsets of the diff (or, identity, of `text`) lie in the response of `size` bytes."""
         if identity:
-            return OffsetMap(array("q", [0]), array("q", [0]), array("q", [self.size]), removed, size)
+            return OffsetMap(array("i", [0]), array("i", [0]), array("i", [self.size]), removed, size)
         return OffsetMap(self._target, self._source, self._length, removed, size)
 
     def copy(self, start: int, end: int) -> None:
@@ -154,7 +156,7 @@ class _Builder:
         self._add(part, at, 0)
 
     def _add(self, part: bytes, source: int, length: int) -> None:
-        self.parts.append(part)
+        self.diff += part
         self._target.append(self._total)
         self._source.append(source)
         self._length.append(length)

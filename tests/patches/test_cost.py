@@ -36,4 +36,4 @@ def test_cost_grows_with_the_input_only(name: str) -> None:
     parse_patch(large)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10 * len(large) + 300_000
+    assert peak < 10 * len(large) + 400_000  # buffers of constant size
