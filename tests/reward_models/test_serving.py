@@ -93,8 +93,9 @@ def test_the_ray_actor_scores_like_the_scorer(saved_rewards: tuple[Path, Path]) 
     responses = [make_diff("a.py", [(n + 1, "def f():", "    x", f"    y{n}")]).encode() for n in range(40)]
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        start_reward_server("rewards", *saved_rewards, "edit_line", settings)
+        server = start_reward_server("rewards", *saved_rewards, "edit_line", settings)  # it lives as long as this handle
         handle = ray.get_actor("rewards")
+        assert handle == server
         answers = [scores[0] for scores in ray.get([handle.score.remote([r]) for r in responses])]
         local = RewardScorer.load(*saved_rewards, batch_size=16, device="cpu").score(responses, "edit_line")
         assert [a.seq for a in answers] == pytest.approx([s.seq for s in local], abs=1e-5)
