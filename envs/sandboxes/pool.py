@@ -94,6 +94,8 @@ class _Pool:
                     if worker is None:
                         worker = Worker(self.settings)
                         self.workers.add(worker)
+                        if self.stopping.is_set():  # `stop` may have listed the workers before this one was there
+                            return
                     try:
                         outcome = worker.run(instance, response)
                         break
