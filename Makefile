@@ -17,12 +17,13 @@ STAMP := $(VENV)/installed-$(shell cat $(PINS) | sha256sum | cut -c1-16)
 # A recipe's process replaces its shell and is told when make dies, also by SIGKILL ($$PPID is make).
 RUN := exec env BOOSTAPR_PARENT=$$PPID $(BIN)/boostapr
 
-.PHONY: help install demo test bench experiments base-model clean-runs
+.PHONY: help install demo test smoke bench experiments base-model clean-runs
 
 help:
 	@echo "make demo         install, then the whole pipeline on a tiny model: a table and runs/demo/report/index.html"
 	@echo "make test         install, then lint, types, unit tests and integration tests"
 	@echo "make install      create .venv with the pinned CPU set (about 4 minutes and 4 GB, once)"
+	@echo "make smoke        the whole pipeline in miniature, killed and continued (long)"
 	@echo "make bench        measure the parts, each against its rivals (bench/)"
 	@echo "make experiments  five systems over three seeds (hours)"
 	@echo "make base-model   train the demo's base model from scratch"
@@ -51,6 +52,9 @@ test: install
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not integration" $(ARGS)
 	$(BIN)/pytest -m integration $(ARGS)
+
+smoke: install
+	BOOSTAPR_SMOKE=1 $(BIN)/pytest tests/test_smoke.py $(ARGS)
 
 experiments: install
 	@$(RUN) pipeline -m experiment=systems seed=0,1,2 $(ARGS)
