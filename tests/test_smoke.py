@@ -26,7 +26,8 @@ def wait_for(condition: Callable[[], object], driver: subprocess.Popen[bytes], s
 @pytest.mark.integration
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(
-    "BOOSTAPR_SMOKE" not in os.environ, reason="the whole pipeline twice takes long: set BOOSTAPR_SMOKE=1, or `make smoke`"
+    "BOOSTAPR_SMOKE" not in os.environ,
+    reason="the whole pipeline twice takes long: set BOOSTAPR_SMOKE=1, or `make smoke`",
 )
 def test_the_demo_in_miniature_survives_a_kill(tmp_path: Path) -> None:
     """SIGKILL to the driver after a PPO step: nothing is left running, and the same command completes the table."""
