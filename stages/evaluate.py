@@ -7,9 +7,12 @@ Reads the models of the run folder. Writes, for each system and split, eval/<sys
 policy said), results.jsonl (every answer with its outcome), both as they come, and summary.json.
 """
 
+import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,14 +90,15 @@ def run(
     """
     for split, instances in splits.items():
         write_rows(folder / "instances" / f"{split}.jsonl", [to_json(instance) for instance in instances])
-    for contestant in contestants:
-        jobs = [Job(contestant, split, some, folder / contestant.name / split) for split, some in splits.items()]
-        for job in jobs:
-            check_same(job, settings, made_with)
-        jobs = [job for job in jobs if not job.finished()]
-        generate(settings, jobs, contestant.open_policy, made_with["seed"])
-        for job in jobs:
-            grade(job, judge, sandbox)
+    with Grader(sandbox) as grader:
+        for contestant in contestants:
+            jobs = [Job(contestant, split, some, folder / contestant.name / split) for split, some in splits.items()]
+            for job in jobs:
+                check_same(job, settings, made_with)
+            jobs = [job for job in jobs if not job.finished()]
+            generate(settings, jobs, contestant.open_policy, made_with["seed"])
+            for job in jobs:
+                grader.submit(job, chosen(job, judge))
 
 
 def generate(settings: EvaluateSettings, jobs: Sequence[Job], open_policy: PolicyOpener, seed: int) -> None:
@@ -114,34 +118,67 @@ def generate(settings: EvaluateSettings, jobs: Sequence[Job], open_policy: Polic
             log.close()
 
 
-def grade(job: Job, judge: Judge, sandbox: SandboxSettings) -> None:
-    """Execute the answers of one system to one split, each as the policy wrote it, and write the summary."""
+def chosen(job: Job, judge: Judge) -> list[Answer]:
+    """The answers of a system to a split, in order, with credit if it is to be stored."""
     with ResponseLog(job.folder / "responses.jsonl") as log:
         stored = log.responses
-    path = job.folder / "results.jsonl"
-    by_id = {instance.instance_id: instance for instance in job.instances}
-    with JsonlWriter(path) as out:
-        rows = {(row["instance_id"], row["mode"], row["sample"]): row for row in graded(out.rows)}
-        if job.system.policy == "rerank":
-            answers = rerank(stored, list(by_id), job.system.num_samples, judge)
-        else:
-            answers = collect(stored, list(by_id))
-        todo: list[Answer] = [answer for answer in answers if answer.key not in rows]
-        if job.system.credit:
-            todo = judge.with_credit(todo)
-        items = [(by_id[answer.instance_id], answer.response.data) for answer in todo]
-        for index, outcome in run_many(sandbox, items, f"executing the answers of {job.name} on {job.split}"):
-            row = result_row(todo[index], by_id[todo[index].instance_id], outcome)
-            rows[todo[index].key] = row
-            out.write(row)
-    final = [rows[answer.key] for answer in answers]
-    write_rows(path, final)
-    summary = {"system": job.name, "split": job.split, **summarize(final, list(by_id), job.system.num_samples)}
-    write_json(job.folder / "summary.json", summary)
-    print(
-        f"{job.name} on {job.split}: {summary['resolved']} of {summary['n']} resolved ({summary['pass@1']:.1%})",
-        flush=True,
-    )
+    ids = [instance.instance_id for instance in job.instances]
+    if job.system.policy == "rerank":
+        return rerank(stored, ids, job.system.num_samples, judge)
+    answers = collect(stored, ids)
+    return judge.with_credit(answers) if job.system.credit else answers
+
+
+class Grader:
+    """Executes answers in the background, job after job, while the next system is generating: that takes one core, and
+    executing mostly another. Leaving the block waits for all jobs, unless an exception goes through it: then it stops.
+    """
+
+    def __init__(self, sandbox: SandboxSettings) -> None:
+        self._sandbox = sandbox
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grader")
+        self._jobs: list[Future[None]] = []
+        self._stop = threading.Event()
+
+    def submit(self, job: Job, answers: Sequence[Answer]) -> None:
+        """Queue a job. Raises what an earlier one has failed with."""
+        for earlier in self._jobs:
+            if earlier.done():
+                earlier.result()
+        self._jobs.append(self._thread.submit(self._grade, job, answers))
+
+    def _grade(self, job: Job, answers: Sequence[Answer]) -> None:
+        """Execute each answer as the policy wrote it, write its row as it comes, and the summary in the end."""
+        by_id = {instance.instance_id: instance for instance in job.instances}
+        with JsonlWriter(job.folder / "results.jsonl") as out:
+            rows = {(row["instance_id"], row["mode"], row["sample"]): row for row in graded(out.rows)}
+            todo = [answer for answer in answers if answer.key not in rows]
+            items = [(by_id[answer.instance_id], answer.response.data) for answer in todo]
+            runs = run_many(self._sandbox, items, f"executing the answers of {job.name} on {job.split}")
+            with contextlib.closing(runs):
+                for index, outcome in runs:
+                    row = result_row(todo[index], by_id[todo[index].instance_id], outcome)
+                    rows[todo[index].key] = row
+                    out.write(row)
+                    if self._stop.is_set():
+                        return
+        final = [rows[answer.key] for answer in answers]
+        write_rows(job.folder / "results.jsonl", final)
+        summary = {"system": job.name, "split": job.split, **summarize(final, list(by_id), job.system.num_samples)}
+        write_json(job.folder / "summary.json", summary)
+        result = f"{summary['resolved']} of {summary['n']} resolved ({summary['pass@1']:.1%})"
+        print(f"{job.name} on {job.split}: {result}", flush=True)
+
+    def __enter__(self) -> "Grader":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._stop.set()
+        self._thread.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            for job in self._jobs:
+                job.result()
 
 
 def check_same(job: Job, settings: EvaluateSettings, made_with: Mapping[str, Any]) -> None:

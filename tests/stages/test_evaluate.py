@@ -1,6 +1,7 @@
 """Evaluation: strict grading of the raw answers, complete rows, reranking, credit, and resuming."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +35,9 @@ class Score:
 
 
 class LengthScorer:
-    """R_seq is the number of bytes, R_line the number of the span; counts what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
+    """R_seq is the number of bytes, R_line the number of the span."""
 
     def score(self, responses: Sequence[bytes], granularity: str) -> list[Score]:
-        self.asked += len(responses)
         return [Score(float(len(r)), [float(i) for i in range(parse_patch(r).num_spans)]) for r in responses]
 
 
@@ -50,8 +47,8 @@ def mixed(instance: BugInstance, k: int) -> Response:
     return Response([patch, f"```\n{patch}```\n", "sorry"][k % 3].encode(), num_tokens=5)
 
 
-def judge_of(settings: EvaluateSettings, scorer: LengthScorer | None = None) -> Judge:
-    return Judge(lambda: scorer or LengthScorer(), settings.credit)
+def judge_of(settings: EvaluateSettings) -> Judge:
+    return Judge(LengthScorer, settings.credit)
 
 
 def contestant(settings: EvaluateSettings, name: str, policy: MemoryPolicy, source: str = "") -> evaluate.Contestant:
@@ -145,15 +142,15 @@ def test_resumes_after_a_kill(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No answer is asked for, scored or executed twice, and the rows are those of a run without a kill."""
+    """No answer is asked for or executed twice, and the rows are those of a run without a kill."""
 
-    def run(folder: Path, policy: MemoryPolicy, scorer: LengthScorer) -> None:
+    def run(folder: Path, policy: MemoryPolicy) -> None:
         splits = {"test": bugs[:3], "test_ood": bugs[3:]}
         evaluate.run(
             evaluate_settings,
             [contestant(evaluate_settings, "boostapr", policy)],
             splits,
-            judge_of(evaluate_settings, scorer),
+            judge_of(evaluate_settings),
             sandbox,
             {"seed": 0},
             folder,
@@ -162,16 +159,59 @@ def test_resumes_after_a_kill(
     log: list[bytes] = []
     monkeypatch.setattr(evaluate, "run_many", fake_run_many(log, die_after=7))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "killed", MemoryPolicy(mixed), LengthScorer())
+        run(tmp_path / "killed", MemoryPolicy(mixed))
     monkeypatch.setattr(evaluate, "run_many", fake_run_many(log))
-    policy, scorer = MemoryPolicy(mixed), LengthScorer()
-    run(tmp_path / "killed", policy, scorer)
+    policy = MemoryPolicy(mixed)
+    run(tmp_path / "killed", policy)
     assert policy.seeds == [] and len(log) == 5 * len(bugs)
-    assert scorer.asked == len(bugs) - 2  # the first answers of two bugs were in the file already
-    run(tmp_path / "whole", MemoryPolicy(mixed), LengthScorer())
+    run(tmp_path / "whole", MemoryPolicy(mixed))
     for split in ("test", "test_ood"):
         rows = [read(tmp_path / name / "boostapr" / split / "results.jsonl") for name in ("killed", "whole")]
         assert rows[0] == rows[1]
+
+
+def test_stops_grading_when_generating_fails(
+    bugs: list[BugInstance],
+    evaluate_settings: EvaluateSettings,
+    sandbox: SandboxSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Grading runs beside the next system's generation; an error or a signal there ends both at once, and what was graded
+    stays."""
+    log: list[bytes] = []
+
+    def slow(*arguments: Any) -> Iterator[tuple[int, Outcome]]:
+        for result in fake_run_many(log)(*arguments):
+            time.sleep(0.05)
+            yield result
+
+    def run(second: MemoryPolicy) -> None:
+        both = [
+            contestant(evaluate_settings, "base", MemoryPolicy(mixed)),
+            contestant(evaluate_settings, "sft", second),
+        ]
+        evaluate.run(
+            evaluate_settings, both, {"test": bugs}, judge_of(evaluate_settings), sandbox, {"seed": 0}, tmp_path
+        )
+
+    def fail(instance: BugInstance, k: int) -> Response:
+        while not log:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, "run_many", slow)
+    with pytest.raises(KeyboardInterrupt):
+        run(MemoryPolicy(fail))
+    begun = len(log)
+    assert begun < 5 * len(bugs)
+    monkeypatch.setattr(evaluate, "run_many", fake_run_many(log))
+    run(MemoryPolicy(mixed))
+    assert len(log) - begun in (
+        10 * len(bugs) - begun,
+        10 * len(bugs) - begun + 1,
+    )  # the one under way may not be written
+    assert len(read(tmp_path / "base" / "test" / "results.jsonl")) == 5 * len(bugs)
 
 
 def test_changed_settings_are_refused(
