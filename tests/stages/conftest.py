@@ -45,29 +45,40 @@ def section(name: str) -> Any:
 
 @pytest.fixture
 def demonstration_settings() -> DemonstrationSettings:
-    return DemonstrationSettings.model_validate(section("demonstrations"))
+    return DemonstrationSettings.model_validate(section("demonstrations") | {"num_attempts": 2})
 
 
 @pytest.fixture
 def candidate_settings() -> CandidateSettings:
-    return CandidateSettings.model_validate(section("candidates"))
+    reward = {"w_apply": 0.2, "w_test": 0.8, "gamma_diff": 1.0, "eta": 0.002, "r_max": 0.2}
+    return CandidateSettings.model_validate(section("candidates") | {"num_candidates": 4, "execution_reward": reward})
 
 
 @pytest.fixture
 def evaluate_settings() -> EvaluateSettings:
-    return EvaluateSettings.model_validate(section("evaluate"))
+    values = section("evaluate")
+    for system in values["systems"].values():
+        system["num_samples"] = 0 if system["policy"] in ("gold", "noop", "predictions") else 4
+    return EvaluateSettings.model_validate(values)
 
 
 @pytest.fixture
 def sft_settings(model_dir: Path) -> SFTSettings:
     values = section("sft")
-    small = {"model": str(model_dir), "num_epochs": 2, "batch_size": 4, "micro_batch_size": 4, "warmup_steps": 2}
-    small |= {
-        "learning_rate": 3e-3,
+    small = {
+        "model": str(model_dir),
+        "max_length": 1024,
+        "patch_examples": 1.0,
+        "trace_examples": 1.0,
         "validation_share": 0.0,
+        "num_epochs": 2,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "learning_rate": 3e-3,
+        "warmup_steps": 2,
+        "num_threads": 1,
         "checkpoint_steps": 3,
         "logging_steps": 1,
-        "num_threads": 1,
     }
     return SFTSettings.model_validate(values | small)
 
