@@ -7,7 +7,6 @@ Reads the models of the run folder. Writes, for each system and split, eval/<sys
 policy said), results.jsonl (every answer with its outcome), both as they come, and summary.json.
 """
 
-import contextlib
 import hashlib
 import json
 import threading
@@ -154,14 +153,12 @@ class Grader:
             rows = {(row["instance_id"], row["mode"], row["sample"]): row for row in graded(out.rows)}
             todo = [answer for answer in answers if answer.key not in rows]
             items = [(by_id[answer.instance_id], answer.response.data) for answer in todo]
-            runs = run_many(self._sandbox, items, f"executing the answers of {job.name} on {job.split}")
-            with contextlib.closing(runs):
-                for index, outcome in runs:
-                    row = result_row(todo[index], by_id[todo[index].instance_id], outcome)
-                    rows[todo[index].key] = row
-                    out.write(row)
-                    if self._stop.is_set():
-                        return
+            for index, outcome in run_many(self._sandbox, items, f"executing the answers of {job.name} on {job.split}"):
+                row = result_row(todo[index], by_id[todo[index].instance_id], outcome)
+                rows[todo[index].key] = row
+                out.write(row)
+                if self._stop.is_set():
+                    return
         final = [rows[answer.key] for answer in answers]
         write_rows(job.folder / "results.jsonl", final)
         summary = {"system": job.name, "split": job.split, **summarize(final, list(by_id), job.system.num_samples)}

@@ -77,7 +77,7 @@ class SFTTrainer(Trainer):
     """Trainer whose batches hold examples of similar length, in shuffled order. The loss is the mean over response tokens."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
-        data = self.train_dataset if train_dataset is None else train_dataset
+        data: Any = self.train_dataset if train_dataset is None else train_dataset
         lengths = [len(row["input_ids"]) for row in data]
         step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         return GroupedSampler(lengths, step, self.args.seed)
