@@ -46,13 +46,23 @@ def spearman(scores: Sequence[float], targets: Sequence[float]) -> float | None:
 
 
 def sequence_metrics(
-    scores: Sequence[float], targets: Sequence[float], successes: Sequence[bool], groups: Sequence[str]
+    scores: Sequence[float],
+    targets: Sequence[float],
+    successes: Sequence[bool],
+    applied: Sequence[bool],
+    groups: Sequence[str],
 ) -> dict[str, float | int | None]:
-    """R_seq's column of Table 8, with the numbers of candidates, pairs and successes behind it."""
+    """R_seq's column of Table 8, with the numbers of candidates, pairs and successes behind it.
+
+    `roc_auc_applied` is the area among the patches that apply: whether a patch applies is easier to see than whether it is
+    right, and hides in the area over all.
+    """
     accuracy, num_pairs = pairwise_accuracy(scores, targets, groups)
+    kept = [i for i, value in enumerate(applied) if value]
     return {
         "pairwise_accuracy": accuracy,
         "roc_auc": roc_auc(scores, successes),
+        "roc_auc_applied": roc_auc([scores[i] for i in kept], [successes[i] for i in kept]),
         "spearman": spearman(scores, targets),
         "mean_squared_error": float(np.mean((np.asarray(scores) - np.asarray(targets)) ** 2)),
         "target_variance": float(np.var(np.asarray(targets))),

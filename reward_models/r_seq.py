@@ -129,7 +129,8 @@ def train_r_seq(
         groups = torch.tensor(group_numbers(examples))
         loss = hybrid_loss(torch.tensor(scores), torch.tensor(targets), groups, settings.lambda_reg)
         successes = [e.candidate.outcome.resolved for e in examples]
-        table = sequence_metrics(scores, targets, successes, [e.candidate.instance_id for e in examples])
+        applied = [e.candidate.outcome.applied for e in examples]
+        table = sequence_metrics(scores, targets, successes, applied, [e.candidate.instance_id for e in examples])
         return {"loss": float(loss), **table}
 
     checkpoints = work_dir / "checkpoints"

@@ -21,6 +21,14 @@ def test_roc_auc_counts_ties_half_and_is_undefined_with_one_class() -> None:
     assert roc_auc([0.1, 0.9], [True, True]) is None
 
 
+def test_roc_auc_among_applied_patches_is_not_flattered_by_those_that_do_not_apply() -> None:
+    """A model that only sees whether a patch applies: 0.83 over all, chance among those that do."""
+    resolved, applied = [True, False, False, False], [True, True, False, False]
+    metrics = sequence_metrics([1.0, 1.0, 0.0, 0.0], [1.0, 0.5, 0.0, 0.0], resolved, applied, ["a", "b", "c", "d"])
+    assert metrics["roc_auc"] == pytest.approx(2.5 / 3)
+    assert metrics["roc_auc_applied"] == 0.5
+
+
 def test_spearman_sees_order_not_distance() -> None:
     assert spearman([1.0, 2.0, 100.0], [0.1, 0.2, 0.3]) == pytest.approx(1.0)
     assert spearman([3.0, 2.0, 1.0], [0.1, 0.2, 0.3]) == pytest.approx(-1.0)
@@ -28,7 +36,8 @@ def test_spearman_sees_order_not_distance() -> None:
 
 
 def test_sequence_metrics_reports_the_numbers_behind_them() -> None:
-    metrics = sequence_metrics([1.0, 0.0, 0.5], [1.0, 0.0, 0.5], [True, False, False], ["a", "a", "b"])
+    resolved, applied = [True, False, False], [True, False, True]
+    metrics = sequence_metrics([1.0, 0.0, 0.5], [1.0, 0.0, 0.5], resolved, applied, ["a", "a", "b"])
     assert metrics["pairwise_accuracy"] == metrics["roc_auc"] == 1.0
     assert metrics["mean_squared_error"] == 0.0
     assert (metrics["num_candidates"], metrics["num_pairs"], metrics["num_successes"]) == (3, 1, 1)
