@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qw
 
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
+from boostapr.tokens import encode_prompt
 from envs.benchmarks.microbugs.corpus import edits, scrambled
 from envs.benchmarks.microbugs.generate import generate
 from envs.tasks import BugInstance
@@ -115,23 +116,29 @@ def run(settings: BaseModelSettings) -> None:
 
 
 def train_tokenizer(settings: BaseModelSettings) -> PreTrainedTokenizerBase:
-    """Byte-level BPE over prompts, patches and traces of training templates.
-
-    It keeps Qwen2's own pre-tokenizer: whatever loads the folder as a Qwen2 tokenizer then gives the ids of training.
-    """
+    """A vocabulary for prompts, patches and traces of training templates."""
     corpus, teacher = edits(settings.seed + 77, fix_share=0.5), RuleTeacher(accuracy=1.0)
     texts = []
     for seed in range(settings.tokenizer_examples):
         instance = next(corpus)
         texts += [prompt_text(instance), instance.patch, teacher.demonstrate(instance, seed).trace]
+    tokenizer = train_bpe(texts, settings.vocab_size)
+    tokenizer.model_max_length = settings.max_position_embeddings
+    return tokenizer
+
+
+def train_bpe(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerBase:
+    """Byte-level BPE of at most `vocab_size` entries, with ChatML's special tokens and template.
+
+    It keeps Qwen2's own pre-tokenizer: whatever loads the folder as a Qwen2 tokenizer then gives the ids of training.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
     tokenizer: PreTrainedTokenizerBase = blank.train_new_from_iterator(
-        texts, settings.vocab_size, new_special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False
+        texts, vocab_size, new_special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False
     )
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
     tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.model_max_length = settings.max_position_embeddings
     return tokenizer
 
 
@@ -162,15 +169,14 @@ def prompt_text(instance: BugInstance) -> str:
 
 def encode(tokenizer: PreTrainedTokenizerBase, instance: BugInstance, edit_weight: float = 1.0) -> Example:
     """Prompt, patch and end token. Tokens of edit lines weigh `edit_weight`: they are few, and what matters is in them."""
-    messages = repair_messages(instance, "patch", "compact")
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    prompt = encode_prompt(tokenizer, repair_messages(instance, "patch", "compact"))
     patch = tokenizer(instance.patch, return_offsets_mapping=True)
     signs = "".join(line[0] * len(line) for line in instance.patch.splitlines(keepends=True))
     in_hunks = instance.patch.index("@@")
     weights = [
         edit_weight if start > in_hunks and signs[start] in "+-" else 1.0 for start, _ in patch["offset_mapping"]
     ]
-    return list(prompt), [*patch["input_ids"], tokenizer.eos_token_id], [*weights, 1.0]
+    return prompt, [*patch["input_ids"], tokenizer.eos_token_id], [*weights, 1.0]
 
 
 def batched(

@@ -52,8 +52,11 @@ def test_no_request_waits_longer_than_wait_ms() -> None:
 
 def test_a_full_batch_does_not_wait() -> None:
     async def scenario() -> None:
-        batcher = MicroBatcher(Recorder(), "edit_line", max_batch=2, wait_ms=10_000)
-        await asyncio.wait_for(asyncio.gather(batcher.score([b"a"]), batcher.score([b"b"])), timeout=5)
+        recorder = Recorder()
+        batcher = MicroBatcher(recorder, "edit_line", max_batch=2, wait_ms=10_000)
+        answers = await asyncio.wait_for(asyncio.gather(batcher.score([b"a"]), batcher.score([b"bb"])), timeout=5)
+        assert [[s.seq for s in own] for own in answers] == [[1.0], [2.0]]
+        assert recorder.batches == [[b"a", b"bb"]]
 
     asyncio.run(scenario())
 
@@ -93,7 +96,9 @@ def test_the_ray_actor_scores_like_the_scorer(saved_rewards: tuple[Path, Path]) 
     responses = [make_diff("a.py", [(n + 1, "def f():", "    x", f"    y{n}")]).encode() for n in range(40)]
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        server = start_reward_server("rewards", *saved_rewards, "edit_line", settings)  # it lives as long as this handle
+        server = start_reward_server(
+            "rewards", *saved_rewards, "edit_line", settings
+        )  # it lives as long as this handle
         handle = ray.get_actor("rewards")
         assert handle == server
         answers = [scores[0] for scores in ray.get([handle.score.remote([r]) for r in responses])]

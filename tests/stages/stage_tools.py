@@ -4,28 +4,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from tokenizers import pre_tokenizers
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from boostapr.prompts import repair_messages
 from boostapr.tokens import write_fingerprint
 from envs.policies import Request, Response
 from envs.tasks import BugInstance
-
-CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+from stages.base_model import train_bpe
 
 
 def make_model(folder: Path, bugs: Sequence[BugInstance]) -> Path:
     """A random Qwen2 of 0.1 million parameters, as a Hugging Face folder with the ids of two prompts."""
     texts = [bug.patch + "".join(bug.files.values()) for bug in bugs]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
-    special = ["<|im_start|>", "<|im_end|>"]
-    tokenizer = blank.train_new_from_iterator(texts, 400, new_special_tokens=special, show_progress=False)
-    tokenizer.eos_token, tokenizer.pad_token, tokenizer.chat_template = "<|im_end|>", "<|endoftext|>", CHAT
+    tokenizer = train_bpe(texts, 400)
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer),

@@ -8,11 +8,6 @@ from typing import Any
 
 from boostapr.tokens import Message, encode_prompt, write_fingerprint
 
-_CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
 
 def conversation(number: int) -> list[Message]:
     """A prompt that looks a little like a repair."""
@@ -27,16 +22,12 @@ def patch(number: int) -> str:
 def make_policy(folder: Path, writes_patches: bool = False) -> None:
     """A model folder as the sft stage leaves it; `writes_patches`: trained for some seconds to write one patch."""
     import torch
-    from tokenizers import pre_tokenizers
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from stages.base_model import train_bpe
 
     texts = [conversation(i)[0]["content"] + patch(i) for i in range(200)]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    blank = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, **{c: i + 1 for i, c in enumerate(alphabet)}}, merges=[])
-    special = ["<|im_start|>", "<|im_end|>"]
-    tokenizer = blank.train_new_from_iterator(texts, 384, new_special_tokens=special, show_progress=False)
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
-    tokenizer.chat_template = _CHAT
+    tokenizer = train_bpe(texts, 384)
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer),

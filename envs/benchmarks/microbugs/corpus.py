@@ -14,11 +14,12 @@ from dataclasses import replace
 from envs.benchmarks.microbugs.generate import (
     BUG_WEIGHTS,
     apply_all,
+    draw_number,
     instance_without_tests,
     make_functions,
     unified_diff,
 )
-from envs.benchmarks.microbugs.mutations import KINDS, OOD_KINDS, Mutation, mutations
+from envs.benchmarks.microbugs.mutations import ORDINARY_KINDS, Choice, Mutation, mutations
 from envs.benchmarks.microbugs.templates import fill, templates_of
 from envs.tasks import BugInstance
 
@@ -72,14 +73,13 @@ def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
     Nothing is executed, so an instance may have bugs that no test would find. The instances have no tests.
     """
     rng = random.Random(f"corpus-{seed}")
-    kinds = frozenset(KINDS) - OOD_KINDS
     while True:
         name, functions = make_functions(rng, "train")
         source = "\n\n".join(f.source for f in functions)
-        number = rng.choices(range(1, len(BUG_WEIGHTS) + 1), BUG_WEIGHTS)[0]
-        bugs = _choose(rng, mutations(source, kinds), number)
+        number = draw_number(rng, BUG_WEIGHTS)
+        bugs = _choose(rng, mutations(source, ORDINARY_KINDS), number)
         buggy = apply_all(source, bugs)
-        fixed = _edited(rng, source, buggy, bugs, kinds, fix_share)
+        fixed = _edited(rng, source, buggy, bugs, fix_share)
         where = [f.name for f in functions if any(b.function == f.name for b in bugs)]
         instance = instance_without_tests(rng, f"corpus-{seed}", name, buggy, where)
         patch = unified_diff(f"{name}.py", buggy, fixed)
@@ -88,24 +88,20 @@ def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
 
 
 def _choose(rng: random.Random, found: list[Mutation], number: int) -> list[Mutation]:
-    """Up to `number` mutations on different lines; a kind is as likely as any other."""
-    by_kind: dict[str, list[Mutation]] = {}
-    for mutation in found:
-        by_kind.setdefault(mutation.kind, []).append(mutation)
+    """Up to `number` mutations on different lines."""
+    choice = Choice(found)
     chosen: list[Mutation] = []
-    for _ in range(number if by_kind else 0):
-        mutation = rng.choice(by_kind[rng.choice(sorted(by_kind))])
+    for _ in range(number if choice else 0):
+        mutation = choice.draw(rng)
         if mutation.line not in {c.line for c in chosen}:
             chosen.append(mutation)
     return chosen
 
 
-def _edited(
-    rng: random.Random, source: str, buggy: str, bugs: list[Mutation], kinds: frozenset[str], fix_share: float
-) -> str:
+def _edited(rng: random.Random, source: str, buggy: str, bugs: list[Mutation], fix_share: float) -> str:
     """`buggy` after as many edits as it has bugs, each of which is the fix with chance `fix_share`."""
     reference, lines = source.split("\n"), buggy.split("\n")
-    others = _choose(rng, mutations(buggy, kinds), len(bugs))
+    others = _choose(rng, mutations(buggy, ORDINARY_KINDS), len(bugs))
     for bug, other in zip(bugs, [*others, *bugs], strict=False):
         if rng.random() < fix_share:
             lines[bug.line] = reference[bug.line]

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from envs.benchmarks.microbugs.mutations import KINDS, OOD_KINDS, Mutation, mutations
-from envs.benchmarks.microbugs.templates import MODULES, Function, Template, fill, sample_arguments, templates_of
+from envs.benchmarks.microbugs.families import Template
+from envs.benchmarks.microbugs.mutations import OOD_KINDS, ORDINARY_KINDS, Choice, Mutation, mutations
+from envs.benchmarks.microbugs.templates import MODULES, Function, fill, sample_arguments, templates_of
 from envs.tasks import BugInstance
 
 SPLITS = ("train", "dev", "test", "test_ood")
@@ -52,7 +53,7 @@ def generate(split: str, seed: int, count: int) -> Iterator[BugInstance]:
     if split not in SPLITS:
         raise ValueError(f"microbugs has no split {split!r}; choose one of {', '.join(SPLITS)}")
     rng = random.Random(f"microbugs-{split}-{seed}")
-    kinds = OOD_KINDS if split == "test_ood" else frozenset(KINDS) - OOD_KINDS
+    kinds = OOD_KINDS if split == "test_ood" else ORDINARY_KINDS
     seen: set[str] = set()
     while len(seen) < count:
         instance = make_instance(rng, split, kinds, f"microbugs-{split}-{seed}-{len(seen):05d}")
@@ -70,17 +71,12 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
             break
     buggy = apply_all(module.source, bugs)
     failing = failing_tests(module, buggy)
-    names = [
-        f"test_{module.name}.{test_class(f.name)}::test_{i + 1}"
-        for f in module.functions
-        for i in range(TESTS_PER_FUNCTION)
-    ]
     where = [f.name for f in module.functions if any(function == f.name for function, _ in failing)]
     return replace(
         instance_without_tests(rng, instance_id, module.name, buggy, where),
         patch=unified_diff(f"{module.name}.py", buggy, module.source),
-        FAIL_TO_PASS=tuple(n for n, t in zip(names, _test_keys(module), strict=True) if t in failing),
-        PASS_TO_PASS=tuple(n for n, t in zip(names, _test_keys(module), strict=True) if t not in failing),
+        FAIL_TO_PASS=tuple(test_id(module, t) for t in _test_keys(module) if t in failing),
+        PASS_TO_PASS=tuple(test_id(module, t) for t in _test_keys(module) if t not in failing),
         test_files={f"test_{module.name}.py": test_source(module)},
         extra={
             "split": split,
@@ -108,9 +104,14 @@ def instance_without_tests(
     )
 
 
+def draw_number(rng: random.Random, weights: tuple[int, ...]) -> int:
+    """1, 2, ... with these weights."""
+    return rng.choices(range(1, len(weights) + 1), weights)[0]
+
+
 def make_functions(rng: random.Random, split: str) -> tuple[str, list[Function]]:
     """A module's name and its functions, of different families; a family is as likely as any other."""
-    number = rng.choices(range(1, len(FUNCTION_WEIGHTS) + 1), FUNCTION_WEIGHTS)[0]
+    number = draw_number(rng, FUNCTION_WEIGHTS)
     families: dict[str, list[Template]] = {}
     for template in templates_of(split):
         families.setdefault(template.family, []).append(template)
@@ -135,15 +136,13 @@ def make_module(rng: random.Random, split: str) -> Module:
 
 def choose_bugs(rng: random.Random, module: Module, kinds: frozenset[str]) -> list[Mutation]:
     """One to three mutations on different lines, each of which alone fails a test; [] if the module has not enough."""
-    number = rng.choices(range(1, len(BUG_WEIGHTS) + 1), BUG_WEIGHTS)[0]
-    by_kind: dict[str, list[Mutation]] = {}
-    for mutation in mutations(module.source, kinds):
-        by_kind.setdefault(mutation.kind, []).append(mutation)
+    number = draw_number(rng, BUG_WEIGHTS)
+    choice = Choice(mutations(module.source, kinds))
     chosen: list[Mutation] = []
     for _ in range(8 * number):
-        if len(chosen) == number or not by_kind:
+        if len(chosen) == number or not choice:
             break
-        mutation = rng.choice(by_kind[rng.choice(sorted(by_kind))])
+        mutation = choice.draw(rng)
         if mutation.line not in {c.line for c in chosen} and failing_tests(module, mutation.apply(module.source)):
             chosen.append(mutation)
     return chosen if len(chosen) == number else []
@@ -193,6 +192,12 @@ def failing_tests(module: Module, source: str) -> set[tuple[str, int]]:
 
 def _test_keys(module: Module) -> list[tuple[str, int]]:
     return [(f.name, i) for f in module.functions for i in range(TESTS_PER_FUNCTION)]
+
+
+def test_id(module: Module, key: tuple[str, int]) -> str:
+    """As the junit report names it."""
+    function, number = key
+    return f"test_{module.name}.{test_class(function)}::test_{number + 1}"
 
 
 def test_class(function: str) -> str:

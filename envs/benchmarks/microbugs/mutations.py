@@ -7,6 +7,7 @@ statements with a comment behind them are mutated (templates.py says why). `OOD_
 from __future__ import annotations
 
 import ast
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -189,6 +190,7 @@ KINDS: dict[str, Callable[[ast.AST, list[str]], Iterator[Edit]]] = {
     "loop_exit": _loop_exit,
 }
 OOD_KINDS = frozenset({"extreme_swap", "sort_order", "slice_bound", "loop_exit"})
+ORDINARY_KINDS = frozenset(KINDS) - OOD_KINDS
 
 
 def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation]:
@@ -218,6 +220,21 @@ def mutations(source: str, kinds: frozenset[str] | None = None) -> list[Mutation
                         if source[start:end] != new:
                             found.append(Mutation(kind, function.name, line, start, end, new))
     return sorted(set(found), key=lambda m: (m.start, m.end, m.kind, m.text))
+
+
+class Choice:
+    """Draws mutations, a kind as likely as any other however many mutations it has."""
+
+    def __init__(self, found: list[Mutation]) -> None:
+        self._by_kind: dict[str, list[Mutation]] = {}
+        for mutation in found:
+            self._by_kind.setdefault(mutation.kind, []).append(mutation)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_kind)
+
+    def draw(self, rng: random.Random) -> Mutation:
+        return rng.choice(self._by_kind[rng.choice(sorted(self._by_kind))])
 
 
 def _same_line_nodes(statement: ast.stmt) -> list[ast.AST]:
