@@ -27,7 +27,7 @@ import psutil
 
 LABEL = "BOOSTAPR_RUN"
 PARENT = "BOOSTAPR_PARENT"
-GRACE_S = 10.0  # what a stage gets between SIGTERM and SIGKILL to close its files and shut Ray down
+GRACE_S = 20.0  # what a stage gets between SIGTERM and SIGKILL to close its files and shut Ray down
 REAP_S = 30.0  # how long a killed process may take to go away (it may be in the kernel, writing to a slow disk)
 
 _PR_SET_PDEATHSIG = 1
@@ -51,6 +51,8 @@ def run(command: Sequence[str], run_dir: Path, log: Path | None = None) -> int:
     # A pipe is no terminal: progress bars must be told how wide and how often.
     environment.setdefault("TQDM_NCOLS", "100")
     environment.setdefault("TQDM_MININTERVAL", "0.5" if sys.stderr.isatty() else "15")
+    # Threads that wait for work must not spin: beside other work on the same cores that costs several times the run time.
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environment["SPT_NOENV"] = "1"  # Ray renames its processes; this keeps the name out of the environment block
     environment.pop(PARENT, None)
     process = subprocess.Popen(

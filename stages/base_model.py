@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qw
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
 from boostapr.tokens import encode_prompt
-from envs.benchmarks.microbugs.corpus import edits, scrambled
+from envs.benchmarks.microbugs.corpus import edits, reviews, scrambled
 from envs.benchmarks.microbugs.generate import generate
 from envs.tasks import BugInstance
 from envs.teachers import RuleTeacher
@@ -36,6 +37,8 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+VERDICTS = (" false", " true")
+NUM_REVIEWS = 400  # in evaluation
 Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, weights of the response tokens
 
 
@@ -43,11 +46,13 @@ class Phase(BaseModel):
     """A stretch of training with a schedule of its own.
 
     fix_share: of the edits, how many fix a bug (`corpus.edits`); null: scrambled modules, to learn to copy.
+    review_share: of the steps, how many train on reviewed patches instead (`corpus.reviews`).
     """
 
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(gt=0)
     fix_share: float | None = Field(ge=0, le=1)
+    review_share: float = Field(ge=0, le=1)
     learning_rate: float = Field(gt=0)
 
 
@@ -68,6 +73,7 @@ class BaseModelSettings(BaseModel):
     rope_theta: float = Field(gt=0)
     initializer_range: float = Field(gt=0)
     batch_size: int = Field(gt=0)
+    review_batch_size: int = Field(gt=0)
     weight_decay: float = Field(ge=0)
     warmup_steps: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
@@ -95,8 +101,7 @@ def run(settings: BaseModelSettings) -> None:
     bar = tqdm(total=total, desc="base model", unit="step")
     for number, phase in enumerate(settings.phases):
         seed = settings.seed * 10 + number
-        source = scrambled(seed) if phase.fix_share is None else edits(seed, phase.fix_share)
-        batches = batched(tokenizer, settings, source)
+        batches = mixed(tokenizer, settings, phase, seed)
         for phase_step in range(phase.steps):
             for group in optimizer.param_groups:
                 group["lr"] = phase.learning_rate * schedule(phase_step, phase.steps, settings.warmup_steps)
@@ -179,13 +184,32 @@ def encode(tokenizer: PreTrainedTokenizerBase, instance: BugInstance, edit_weigh
     return prompt, [*patch["input_ids"], tokenizer.eos_token_id], [*weights, 1.0]
 
 
-def batched(
-    tokenizer: PreTrainedTokenizerBase, settings: BaseModelSettings, source: Iterator[BugInstance]
+def encode_review(tokenizer: PreTrainedTokenizerBase, patch: str, verdicts: Sequence[bool]) -> Example:
+    """The patch alone, its end token, then a word for the whole and one for each edit."""
+    words = "".join(VERDICTS[v] for v in (all(verdicts), *verdicts))
+    review = [tokenizer.eos_token_id, *tokenizer(words)["input_ids"]]
+    return tokenizer(patch)["input_ids"], review, [1.0] * len(review)
+
+
+def mixed(
+    tokenizer: PreTrainedTokenizerBase, settings: BaseModelSettings, phase: Phase, seed: int
 ) -> Iterator[list[Example]]:
-    """Batches of examples of about the same length."""
-    rng, size = random.Random(settings.seed), settings.batch_size
+    """The batches of a phase: edits or scrambled modules, and reviews in between."""
+    rng = random.Random(seed)
+    instances = scrambled(seed) if phase.fix_share is None else edits(seed, phase.fix_share)
+    examples = (encode(tokenizer, instance, settings.edit_loss_weight) for instance in instances)
+    reviewed = (encode_review(tokenizer, *review) for review in reviews(seed))
+    edit_batches = batched(settings, examples, settings.batch_size)
+    review_batches = batched(settings, reviewed, settings.review_batch_size)
     while True:
-        pool = [encode(tokenizer, next(source), settings.edit_loss_weight) for _ in range(size * 16)]
+        yield next(review_batches if rng.random() < phase.review_share else edit_batches)
+
+
+def batched(settings: BaseModelSettings, examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    """Batches of examples of about the same length."""
+    rng = random.Random(settings.seed)
+    while True:
+        pool = [next(examples) for _ in range(size * 16)]
         pool = [e for e in pool if len(e[0]) + len(e[1]) <= settings.max_position_embeddings]
         pool.sort(key=lambda e: len(e[0]) + len(e[1]))
         groups = [pool[i : i + size] for i in range(0, len(pool), size)]
@@ -217,19 +241,30 @@ def schedule(step: int, total: int, warmup: int) -> float:
 def evaluate(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, instances: list[BugInstance]
 ) -> dict[str, float]:
-    """Greedy answers to dev instances: share that are valid diffs, and share whose edit lines are the reference's."""
+    """Of greedy answers to dev instances, the share that are valid diffs and that whose edit lines are the reference's; of
+    reviews of dev patches, the share in which the verdict on the whole is right."""
     model.eval()
     tokenizer.padding_side = "left"
     prompts = [encode(tokenizer, i)[0] for i in instances]
     inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt")
     out = model.generate(**inputs, do_sample=False, max_new_tokens=256)[:, inputs["input_ids"].shape[1] :]
+    agreed = 0
+    for patch, verdicts in islice(reviews(0, "dev"), NUM_REVIEWS):
+        ids, review, _ = encode_review(tokenizer, patch, verdicts)
+        scores = model(input_ids=torch.tensor([[*ids, review[0]]])).logits[0, -1]
+        false, true = (scores[tokenizer(word)["input_ids"][0]] for word in VERDICTS)
+        agreed += bool(true > false) == all(verdicts)
     model.train()
     valid = same = 0
     for instance, ids in zip(instances, out, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)
         valid += parse_patch(text).format == "valid"
         same += edit_lines(text) == edit_lines(instance.patch)
-    return {"valid_diff_rate": valid / len(instances), "reference_edit_rate": same / len(instances)}
+    return {
+        "valid_diff_rate": valid / len(instances),
+        "reference_edit_rate": same / len(instances),
+        "review_accuracy": agreed / NUM_REVIEWS,
+    }
 
 
 def edit_lines(text: str) -> list[str]:

@@ -102,6 +102,10 @@ LOCAL = (
     "verl.weight_sync_timeout_s",
     "verl.rollout_timeout_s",
     "verl.poll_interval_s",
+    "verl.trainer_threads",
+    "verl.ray.start_attempts",
+    "verl.ray.log_to_driver",
+    "verl.ray.object_store_mb",
 )
 
 console = Console(highlight=False)

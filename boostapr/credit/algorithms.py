@@ -17,7 +17,10 @@ CreditFunction = Callable[[Rollout, CreditSettings], TokenStreams]
 
 
 def boostapr(rollout: Rollout, settings: CreditSettings) -> TokenStreams:
-    """R_seq spread over the edits by R_line (Eq. 5, 7, 8). Raises ValueError if scores are missing or do not fit."""
+    """R_seq spread over the edits by R_line (Eq. 5, 7, 8); on the last token if there is nothing to spread it by.
+
+    Raises ValueError if scores are missing or do not fit.
+    """
     patch = parse_patch(rollout.response)
     own = units(patch, settings.granularity)
     score = _seq_score(rollout)
@@ -25,6 +28,8 @@ def boostapr(rollout: Rollout, settings: CreditSettings) -> TokenStreams:
     if not own or tokens is None:
         return _on_last_token(rollout, settings, patch, score)
     scores = rollout.unit_scores
+    if scores is not None and not scores:
+        return _on_last_token(rollout, settings, patch, score)
     if scores is None or len(scores) != len(own):
         found = "no" if scores is None else f"{len(scores)}"
         raise ValueError(f"{found} unit scores for a patch of {len(own)} units ({settings.granularity})")

@@ -39,6 +39,7 @@ def batch_token_rewards(rollouts: Sequence[Rollout], settings: CreditSettings) -
     mask = np.concatenate([np.asarray(rollout.response_mask, dtype=bool) for rollout in rollouts])
     if len(mask) != len(lengths):
         raise ValueError("response_mask and tokens of a rollout differ in length")
+    usable = [use and rollout.unit_scores != [] for use, rollout in zip(usable, rollouts, strict=True)]
     ranges, num_units = _ranges(patches, usable, settings.granularity)
     scored = _unit_scores(rollouts, num_units)
     row = np.repeat(np.arange(len(rollouts)), num_units)

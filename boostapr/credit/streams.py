@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +52,8 @@ class Rollout:
     """One response as the credit functions see it.
 
     tokens: bytes of each of the T tokens; response_mask: bool[T], False for tokens that the policy did not write.
-    seq_score: R_seq (or another scalar). unit_scores: R_line, one per unit of the patch at the granularity in use.
+    seq_score: R_seq (or another scalar). unit_scores: R_line, one per unit of the patch at the granularity in use; empty if the
+    response is longer than R_line reads.
     """
 
     response: bytes
@@ -61,7 +61,7 @@ class Rollout:
     response_mask: NDArray[np.bool_]
     outcome: Outcome | None
     seq_score: float | None
-    unit_scores: Sequence[float] | None
+    unit_scores: list[float] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ RUN_ID = "BOOSTAPR_RUN_ID"
 TRAINER_THREADS = "BOOSTAPR_TRAINER_THREADS"
 _PREFIX = "bapr-"
 _STOP = (signal.SIGTERM, signal.SIGHUP)
-_GRACE_S = 2.0  # between SIGTERM and SIGKILL; a stage that is told to stop has ten seconds in all
+_GRACE_S = 2.0  # between SIGTERM and SIGKILL; a stage that is told to stop has twenty seconds in all
 _MAX_SOCKET_FOLDER = 40  # Ray puts about 60 more characters behind it, and a Unix socket's path may have 107
 
 

@@ -2,14 +2,16 @@
 
 import ast
 import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from itertools import islice
 
 import pytest
 
+from boostapr.patches import parse_patch
 from envs.benchmarks.microbugs import SHIPPED_COUNTS, SHIPPED_SEED, load_split, split_path
 from envs.benchmarks.microbugs.cli import main
-from envs.benchmarks.microbugs.corpus import edits
+from envs.benchmarks.microbugs.corpus import edits, reviews
 from envs.benchmarks.microbugs.generate import SPLITS, call, generate
 from envs.benchmarks.microbugs.mutations import KINDS, OOD_KINDS, mutations
 from envs.benchmarks.microbugs.templates import all_templates, split_of
@@ -138,6 +140,38 @@ def test_the_corpus_of_the_base_model_uses_training_templates_only_and_mostly_fi
     right = {e.files[next(iter(e.files))]: e.patch for e in fixes}
     share = sum(right.get(next(iter(e.files.values()))) == e.patch for e in examples) / len(examples)
     assert share < 0.5
+
+
+def test_reviews_call_an_edit_a_fix_only_if_it_makes_its_line_do_what_the_comment_says() -> None:
+    """A wrong verdict in the corpus would teach every reward model that starts from the base the wrong thing."""
+    found = list(islice(reviews(3), 300))
+    assert found == list(islice(reviews(3), 300)) and found[:40] != list(islice(reviews(3, "dev"), 40))
+    comment = re.compile(r"^[+-] +(.*?)  # (.*)$")
+    right: dict[str, set[str]] = defaultdict(set)
+    wrong: dict[str, set[str]] = defaultdict(set)
+    changed = []
+    for text, verdicts in found:
+        assert parse_patch(text).format == "valid"
+        lines = text.splitlines()
+        removed = [m for line in lines[2:] if line[0] == "-" and (m := comment.match(line))]
+        added = [m for line in lines[2:] if line[0] == "+" and (m := comment.match(line))]
+        assert len(removed) == len(added) == len(verdicts)
+        for old, new, fixes in zip(removed, added, verdicts, strict=True):
+            assert old[2] == new[2]
+            assert not (fixes and old[1] == new[1])
+            (right if fixes else wrong)[new[2]].add(new[1])
+            changed.append((old[1] != new[1], fixes))
+    # The same statement behind the same comment is judged alike. (An edit that changes nothing may leave a good line.)
+    both = {comment: right[comment] & wrong[comment] for comment in right}
+    unchanged = sum(not different for different, _ in changed)
+    assert sum(map(len, both.values())) <= unchanged
+    fixes = sum(fixes for _, fixes in changed) / len(changed)
+    assert 0.4 < fixes < 0.65 and unchanged
+
+
+def test_bugs_that_cancel_each_other_make_no_instance() -> None:
+    """Every shipped instance has a test that fails: otherwise there is nothing to repair and anything resolves it."""
+    assert all(instance.FAIL_TO_PASS for instances in ALL.values() for instance in instances)
 
 
 def test_command_writes_a_set_that_loads_and_refuses_bad_arguments(tmp_path, capsys) -> None:

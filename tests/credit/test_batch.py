@@ -23,6 +23,8 @@ def rollouts(draw: st.DrawFn, granularity: Granularity) -> Rollout:
     mask = np.array(draw(st.lists(st.booleans() | st.just(True), min_size=len(tokens), max_size=len(tokens))))
     count = len(units(parse_patch(response), granularity))
     scores = draw(st.lists(st.floats(-1e4, 1e4), min_size=count, max_size=count))
+    if draw(st.integers(0, 9)) == 0:
+        scores = []  # R_line did not read it
     return Rollout(response, tokens, mask, None, draw(st.floats(-100, 100)), scores)
 
 

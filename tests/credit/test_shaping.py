@@ -131,6 +131,13 @@ def test_missing_or_wrong_unit_scores_are_an_error(scores: list[float] | None) -
         CREDIT["boostapr"](Rollout(GOOD, [GOOD], np.ones(1, bool), None, 1.0, scores), settings_for())
 
 
+def test_a_patch_that_r_line_did_not_read_is_paid_on_its_last_token() -> None:
+    """A response over R_line's length limit has no unit scores; its score must not be lost for that."""
+    tokens = cut(GOOD, [10, 20])
+    streams = CREDIT["boostapr"](Rollout(GOOD, tokens, np.ones(3, bool), None, 1.5, []), settings_for())
+    assert streams.token_rewards.tolist() == [0.0, 0.0, 1.5] and streams.fallback
+
+
 def test_causes_and_infra_failures() -> None:
     """The outcome's cause is passed on; what the machine spoilt gives no reward and no gradient."""
 

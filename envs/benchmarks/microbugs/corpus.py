@@ -74,17 +74,58 @@ def edits(seed: int, fix_share: float) -> Iterator[BugInstance]:
     """
     rng = random.Random(f"corpus-{seed}")
     while True:
-        name, functions = make_functions(rng, "train")
-        source = "\n\n".join(f.source for f in functions)
-        number = draw_number(rng, BUG_WEIGHTS)
-        bugs = _choose(rng, mutations(source, ORDINARY_KINDS), number)
-        buggy = apply_all(source, bugs)
+        name, source, buggy, bugs = _buggy_module(rng, "train")
         fixed = _edited(rng, source, buggy, bugs, fix_share)
-        where = [f.name for f in functions if any(b.function == f.name for b in bugs)]
+        where = list(dict.fromkeys(b.function for b in sorted(bugs, key=lambda b: b.line)))
         instance = instance_without_tests(rng, f"corpus-{seed}", name, buggy, where)
         patch = unified_diff(f"{name}.py", buggy, fixed)
         if bugs and patch:
             yield replace(instance, patch=patch)
+
+
+def _buggy_module(rng: random.Random, split: str) -> tuple[str, str, str, list[Mutation]]:
+    """Name, source without bugs, source with bugs, and the bugs, of a new module."""
+    name, functions = make_functions(rng, split)
+    source = "\n\n".join(f.source for f in functions)
+    number = draw_number(rng, BUG_WEIGHTS)
+    bugs = _choose(rng, mutations(source, ORDINARY_KINDS), number)
+    return name, source, apply_all(source, bugs), bugs
+
+
+def reviews(seed: int, split: str = "train") -> Iterator[tuple[str, list[bool]]]:
+    """Endless patches, alone, each with the verdicts of a reviewer: is edit 1, 2, ... a fix?
+
+    Half of the edits make their line do what its comment says. The others break a line, replace a bug by another, or change
+    nothing. Who reads the patch alone can tell them apart by the comments.
+    """
+    rng = random.Random(f"reviews-{split}-{seed}")
+    while True:
+        name, source, buggy, bugs = _buggy_module(rng, split)
+        reference, before = source.split("\n"), buggy.split("\n")
+        after = {}
+        for bug in bugs:
+            at, line = (bug.line, reference[bug.line]) if rng.random() < 0.5 else _wrong_edit(rng, buggy, bug)
+            after[at] = line
+        if after:
+            # A mark keeps difflib from dropping an edit that changes nothing.
+            marked = [after[at] + _MARK if at in after else line for at, line in enumerate(before)]
+            patch = unified_diff(f"{name}.py", buggy, "\n".join(marked)).replace(_MARK, "")
+            yield patch, [after[at] == reference[at] != before[at] for at in sorted(after)]
+
+
+_MARK = "\0"
+
+
+def _wrong_edit(rng: random.Random, buggy: str, bug: Mutation) -> tuple[int, str]:
+    """A line of `buggy` and what a wrong edit makes of it: the line itself, another bug, or a bug in a good line."""
+    lines = buggy.split("\n")
+    kind = rng.choices(["nothing", "same_line", "elsewhere"], [3, 3, 4])[0]
+    found = [m for m in mutations(buggy, ORDINARY_KINDS) if (m.line == bug.line) == (kind == "same_line")]
+    if kind == "nothing" or not found:
+        at = rng.choice([bug.line, *(i for i, line in enumerate(lines) if "#" in line)])
+        return at, lines[at]
+    mutation = Choice(found).draw(rng)
+    return mutation.line, mutation.apply(buggy).split("\n")[mutation.line]
 
 
 def _choose(rng: random.Random, found: list[Mutation], number: int) -> list[Mutation]:

@@ -67,10 +67,10 @@ def make_instance(rng: random.Random, split: str, kinds: frozenset[str], instanc
     while True:
         module = make_module(rng, split)
         bugs = choose_bugs(rng, module, kinds)
-        if bugs:
+        buggy = apply_all(module.source, bugs)
+        failing = failing_tests(module, buggy)
+        if failing:  # none if there are no bugs, or if they cancel each other
             break
-    buggy = apply_all(module.source, bugs)
-    failing = failing_tests(module, buggy)
     where = [f.name for f in module.functions if any(function == f.name for function, _ in failing)]
     return replace(
         instance_without_tests(rng, instance_id, module.name, buggy, where),
