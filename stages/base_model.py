@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qw
 
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
-from boostapr.tokens import encode_prompt
+from boostapr.tokens import encode_prompt, write_fingerprint
 from envs.benchmarks.microbugs.corpus import edits, reviews, scrambled
 from envs.benchmarks.microbugs.generate import generate
 from envs.tasks import BugInstance
@@ -39,6 +39,7 @@ CHAT_TEMPLATE = (
 )
 VERDICTS = (" false", " true")
 NUM_REVIEWS = 400  # in evaluation
+NUM_FINGERPRINTS = 4  # prompts whose ids are kept beside the model, for later stages to check
 Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, weights of the response tokens
 
 
@@ -280,6 +281,8 @@ def save(
     tokenizer.padding_side = "right"
     model.save_pretrained(settings.output_dir)
     tokenizer.save_pretrained(settings.output_dir)
+    bugs = generate("dev", settings.seed, NUM_FINGERPRINTS)
+    write_fingerprint(settings.output_dir, tokenizer, [repair_messages(bug, "patch", "compact") for bug in bugs])
     (settings.output_dir / "training_log.json").write_text(json.dumps(log, indent=1) + "\n")
 
 
