@@ -25,10 +25,8 @@ def boostapr(rollout: Rollout, settings: CreditSettings) -> TokenStreams:
     own = units(patch, settings.granularity)
     score = _seq_score(rollout)
     tokens = fit(rollout.tokens, rollout.response)
-    if not own or tokens is None:
-        return _on_last_token(rollout, settings, patch, score)
     scores = rollout.unit_scores
-    if scores is not None and not scores:
+    if not own or tokens is None or scores == []:
         return _on_last_token(rollout, settings, patch, score)
     if scores is None or len(scores) != len(own):
         found = "no" if scores is None else f"{len(scores)}"

@@ -96,9 +96,8 @@ def test_the_ray_actor_scores_like_the_scorer(saved_rewards: tuple[Path, Path]) 
     responses = [make_diff("a.py", [(n + 1, "def f():", "    x", f"    y{n}")]).encode() for n in range(40)]
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        server = start_reward_server(
-            "rewards", *saved_rewards, "edit_line", settings
-        )  # it lives as long as this handle
+        # The server lives as long as this handle.
+        server = start_reward_server("rewards", *saved_rewards, "edit_line", settings)
         handle = ray.get_actor("rewards")
         assert handle == server
         answers = [scores[0] for scores in ray.get([handle.score.remote([r]) for r in responses])]

@@ -105,7 +105,7 @@ def reviews(seed: int, split: str = "train") -> Iterator[tuple[str, list[bool]]]
         after = {}
         for bug in bugs:
             at, line = (bug.line, reference[bug.line]) if rng.random() < 0.5 else _wrong_edit(rng, buggy, bug)
-            after[at] = line
+            after[at] = line  # on a line that has an edit already, the later one stands
         if after:
             # A mark keeps difflib from dropping an edit that changes nothing.
             marked = [after[at] + _MARK if at in after else line for at, line in enumerate(before)]
