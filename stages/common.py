@@ -22,10 +22,10 @@ PolicyOpener = Callable[[int], Policy]  # from the seed of its engine
 
 
 def load_split(benchmark: BenchmarkSettings, data: SplitSettings) -> list[BugInstance]:
-    """The first `num_instances` instances of a split, in its order.
+    """The instances of a split that `data` selects, in its order.
 
     Raises:
-        UserError: there is no such split, its file is missing or holds something else.
+        UserError: there is no such split, its file is missing or holds something else, or none is left.
     """
     if benchmark.kind == "microbugs":
         from envs.benchmarks import microbugs
@@ -43,7 +43,9 @@ def load_split(benchmark: BenchmarkSettings, data: SplitSettings) -> list[BugIns
             raise UserError(str(error)) from None
     if not instances:
         raise UserError(f"Split `{data.split}` of benchmark `{benchmark.kind}` holds no instances.")
-    return instances[: data.num_instances]
+    if data.skip >= len(instances):
+        raise UserError(f"Split `{data.split}` has {len(instances)} instances: skip={data.skip} leaves none.")
+    return instances[data.skip :][: data.num_instances]
 
 
 def model_path(name: str) -> str:

@@ -103,7 +103,9 @@ def main(config: Config, stage: StageRun) -> None:
     settings = config.demonstrations
     instances = load_split(config.benchmark, settings.data)
     for split in settings.held_out:
-        check_apart(instances, load_split(config.benchmark, SplitSettings(split=split, num_instances=None)), split)
+        check_apart(
+            instances, load_split(config.benchmark, SplitSettings(split=split, skip=0, num_instances=None)), split
+        )
     run(settings, instances, open_teacher(settings.teacher), config.sandbox, config.seed, stage)
 
 

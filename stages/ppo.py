@@ -136,7 +136,7 @@ def _write_prompts(path: Path, instances: Sequence[BugInstance], template: str, 
 
 
 def _split(data: DataSettings) -> SplitSettings:
-    return SplitSettings(split=data.split, num_instances=data.num_instances)
+    return SplitSettings(**data.model_dump())
 
 
 def main(config: Config, stage: StageRun) -> None:

@@ -14,9 +14,10 @@ Template = Literal["compact", "full"]
 
 
 class SplitSettings(Settings):
-    """Which instances of a split: the first `num_instances` (None: all). `split` is a split of the benchmark."""
+    """Which instances of a split of the benchmark: after the first `skip`, the next `num_instances` (None: all)."""
 
     split: str
+    skip: int = Field(ge=0)
     num_instances: int | None = Field(gt=0)
 
 

@@ -48,6 +48,23 @@ def restore_order(rows: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
 class CPUEngineWithLMHead(SortedMicroBatches, FSDPEngineWithLMHead):
     """The policy and its frozen reference."""
 
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, torch.Tensor]:
+        """Log-probabilities and entropies of all tokens in one pass: without flash attention verl takes them one by one,
+        which is most of a step. What only other algorithms ask for is left to verl."""
+        extras = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only", "use_fused_kernels")
+        if any(tu.get_non_tensor_data(micro_batch, name, False) for name in extras):
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        offsets = micro_batch["input_ids"].offsets()
+        logits = output.logits / output_args["temperature"][:, None, None]
+        logits = torch.cat([row[:length] for row, length in zip(logits, offsets.diff().tolist(), strict=True)])
+        log_p = torch.log_softmax(logits, dim=-1)
+        found = {"log_probs": log_p.gather(-1, output_args["input_ids_rmpad_rolled"][:, None])[:, 0]}
+        if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
+            found["entropy"] = -(log_p.exp() * log_p).sum(-1)
+        return {name: torch.nested.nested_tensor_from_jagged(values, offsets) for name, values in found.items()}
+
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         if not self.engine_config.forward_only:
             return super()._build_fsdp_module(module)

@@ -46,9 +46,10 @@ class SamplingSettings(Settings):
 
 
 class DataSettings(Settings):
-    """The first `num_instances` (None: all) instances of a split of the benchmark."""
+    """Which instances of a split of the benchmark: after the first `skip`, the next `num_instances` (None: all)."""
 
     split: str
+    skip: int = Field(ge=0)
     num_instances: int | None = Field(gt=0)
 
 

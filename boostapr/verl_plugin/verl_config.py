@@ -51,6 +51,10 @@ def compose_verl_config(ppo: PPOSettings, verl: VerlSettings, credit: Mapping[st
     _add(config, verl.additions, "verl.additions")
     _merge(config, _run_keys(ppo, verl, paths), "the run's own keys")
     with open_dict(config):
+        # verl's critic reads its micro-batch size from the engine; without it, all rows of a mini-batch go in one, padded.
+        config.critic.fsdp.use_dynamic_bsz = False
+        config.critic.fsdp.micro_batch_size_per_gpu = ppo.micro_batch_size
+        config.critic.fsdp.infer_micro_batch_size_per_gpu = ppo.micro_batch_size
         config.trainer.v1.sampler.sampler_kwargs = {
             "poll_interval_s": verl.poll_interval_s,
             "timeout_s": verl.rollout_timeout_s,

@@ -144,6 +144,8 @@ def test_all_parameters_with_dense_rewards(tmp_path: Path) -> None:
             "verl's sum is ours (conservation)"
         )
     assert abs(rows[1]["actor/reward_kl_penalty"]) < 1e-6, "policy and reference are one yet: rows were not mixed up"
+    values = (rows[1]["critic/values/min"], rows[1]["critic/values/max"])
+    assert max(map(abs, values)) < 0.1, "the critic starts at zero: the policy follows no noise"
     assert _weights_in_step(rows) < 1e-4
     assert rows[0]["val/dev/resolved"] == rows[3]["val/dev/resolved"] == 0.5
     before, after = (
