@@ -20,7 +20,7 @@ def test_our_numbers_land_in_verls_tree(tmp_path: Path) -> None:
     assert config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n == 64
     assert config.critic.ppo_mini_batch_size == config.actor_rollout_ref.actor.ppo_mini_batch_size
     assert config.critic.fsdp.micro_batch_size_per_gpu == ppo().micro_batch_size
-    assert config.actor_rollout_ref.actor.optim.lr == 2e-4
+    assert config.actor_rollout_ref.actor.optim.lr == 3e-4
     assert config.critic.optim.lr == 1e-3
     assert config.trainer.device == "cpu"
     assert config.actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype == "fp32"

@@ -22,8 +22,8 @@ from envs.tasks import BugInstance
 
 SPLITS = ("train", "dev", "test", "test_ood")
 # Chance of 1, 2, 3, 4 functions and of 1, 2, 3 bugs in a module.
-FUNCTION_WEIGHTS = (45, 33, 15, 7)
-BUG_WEIGHTS = (62, 28, 10)
+FUNCTION_WEIGHTS = (64, 26, 8, 2)
+BUG_WEIGHTS = (68, 25, 7)
 TESTS_PER_FUNCTION = 3
 CALLS_PER_TEST = 3
 CONTEXT_LINES = 1
