@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from boostapr.errors import UserError
 
@@ -29,6 +29,14 @@ class Settings(BaseModel):
     """Base of every settings model: unknown keys fail, values are finite, and nothing changes after the check."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SplitSettings(Settings):
+    """Which instances of a split of the benchmark: after the first `skip`, the next `num_instances` (None: all)."""
+
+    split: str
+    skip: int = Field(ge=0)
+    num_instances: int | None = Field(gt=0)
 
 
 def _from_root(path: Path) -> Path:

@@ -2,11 +2,13 @@
 
     make base-model        (= python -m stages.base_model [key=value ...], numbers in conf/base_model/microbugs.yaml)
 
-Writes a Hugging Face folder (model, tokenizer, model card with what was measured) to `output_dir`.
+Writes a Hugging Face folder (model, tokenizer, what was measured) to `output_dir`. A run that was stopped goes on behind its last
+finished phase that had the same settings (`output_dir`/phase-N.pt, for the same reason: later phases can be changed).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -18,11 +20,12 @@ from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from boostapr.files import write_atomic
 from boostapr.patches import parse_patch
 from boostapr.prompts import repair_messages
 from boostapr.tokens import encode_prompt, write_fingerprint
@@ -38,6 +41,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 VERDICTS = (" false", " true")
+STATE = "phase-{}.pt"  # model and optimizer at the end of this phase, counted from 1
 NUM_REVIEWS = 400  # in evaluation
 NUM_FINGERPRINTS = 4  # prompts whose ids are kept beside the model, for later stages to check
 Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, weights of the response tokens
@@ -46,15 +50,22 @@ Example = tuple[list[int], list[int], list[float]]  # prompt ids, response ids, 
 class Phase(BaseModel):
     """A stretch of training with a schedule of its own.
 
-    fix_share: of the edits, how many fix a bug (`corpus.edits`); null: scrambled modules, to learn to copy.
-    review_share: of the steps, how many train on reviewed patches instead (`corpus.reviews`).
+    Of its steps, a share trains on reviewed patches (`corpus.reviews`), a share on scrambled modules, to learn to copy
+    (`corpus.scrambled`), and the rest on edits, of which the share fix_share fixes a bug (`corpus.edits`).
     """
 
     model_config = ConfigDict(extra="forbid")
     steps: int = Field(gt=0)
-    fix_share: float | None = Field(ge=0, le=1)
     review_share: float = Field(ge=0, le=1)
+    scrambled_share: float = Field(ge=0, le=1)
+    fix_share: float = Field(ge=0, le=1)
     learning_rate: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _shares(self) -> Phase:
+        if self.review_share + self.scrambled_share > 1:
+            raise ValueError("review_share and scrambled_share add up to more than 1")
+        return self
 
 
 class BaseModelSettings(BaseModel):
@@ -97,10 +108,11 @@ def run(settings: BaseModelSettings) -> None:
         model = new_model(settings, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=settings.weight_decay)
     dev = list(generate("dev", settings.seed + 1000, settings.eval_instances))
-    log: list[dict[str, float]] = []
-    total, step, started = sum(p.steps for p in settings.phases), 0, time.time()
-    bar = tqdm(total=total, desc="base model", unit="step")
-    for number, phase in enumerate(settings.phases):
+    done, log = resume(settings, model, optimizer)
+    step, earlier = sum(p.steps for p in settings.phases[:done]), log[-1]["minutes"] if log else 0.0
+    total, started = sum(p.steps for p in settings.phases), time.time()
+    bar = tqdm(total=total, initial=step, desc="base model", unit="step")
+    for number, phase in list(enumerate(settings.phases))[done:]:
         seed = settings.seed * 10 + number
         batches = mixed(tokenizer, settings, phase, seed)
         for phase_step in range(phase.steps):
@@ -114,11 +126,48 @@ def run(settings: BaseModelSettings) -> None:
             step += 1
             bar.update()
             bar.set_postfix(loss=f"{loss.item():.3f}", fix_share=phase.fix_share)
-            if step % settings.eval_every == 0 or step == total:
-                log.append({"step": step, "minutes": (time.time() - started) / 60, **evaluate(model, tokenizer, dev)})
+            if step % settings.eval_every == 0 or phase_step + 1 == phase.steps:
+                minutes = earlier + (time.time() - started) / 60
+                log.append({"step": step, "minutes": minutes, **evaluate(model, tokenizer, dev)})
                 bar.write(json.dumps(log[-1]))
                 save(settings, model, tokenizer, log)
+        finish_phase(settings, number, model, optimizer, log)
     bar.close()
+
+
+def resume(
+    settings: BaseModelSettings, model: Qwen2ForCausalLM, optimizer: torch.optim.Optimizer
+) -> tuple[int, list[dict[str, float]]]:
+    """How many phases an earlier run with these settings has finished, and its log. Model and optimizer go on from there."""
+    for done in range(len(settings.phases), 0, -1):
+        path = settings.output_dir / STATE.format(done)
+        if path.exists():
+            state = torch.load(path, weights_only=True)
+            if state["settings"] == comparable(settings, done):
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+                return done, state["log"]
+    return 0, []
+
+
+def finish_phase(
+    settings: BaseModelSettings,
+    number: int,
+    model: Qwen2ForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    log: list[dict[str, float]],
+) -> None:
+    state = {"settings": comparable(settings, number + 1), "log": log}
+    state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    data = io.BytesIO()
+    torch.save(state, data)
+    write_atomic(settings.output_dir / STATE.format(number + 1), data.getvalue())
+
+
+def comparable(settings: BaseModelSettings, num_phases: int) -> dict[str, object]:
+    """What decides the result of the first phases."""
+    values = settings.model_dump(mode="json", exclude={"output_dir", "eval_every", "eval_instances", "num_threads"})
+    return {**values, "phases": values["phases"][:num_phases]}
 
 
 def train_tokenizer(settings: BaseModelSettings) -> PreTrainedTokenizerBase:
@@ -195,15 +244,22 @@ def encode_review(tokenizer: PreTrainedTokenizerBase, patch: str, verdicts: Sequ
 def mixed(
     tokenizer: PreTrainedTokenizerBase, settings: BaseModelSettings, phase: Phase, seed: int
 ) -> Iterator[list[Example]]:
-    """The batches of a phase: edits or scrambled modules, and reviews in between."""
+    """The batches of a phase: reviews, scrambled modules and edits, by chance."""
     rng = random.Random(seed)
-    instances = scrambled(seed) if phase.fix_share is None else edits(seed, phase.fix_share)
-    examples = (encode(tokenizer, instance, settings.edit_loss_weight) for instance in instances)
+
+    def patches(instances: Iterator[BugInstance]) -> Iterator[list[Example]]:
+        examples = (encode(tokenizer, instance, settings.edit_loss_weight) for instance in instances)
+        return batched(settings, examples, settings.batch_size)
+
     reviewed = (encode_review(tokenizer, *review) for review in reviews(seed))
-    edit_batches = batched(settings, examples, settings.batch_size)
-    review_batches = batched(settings, reviewed, settings.review_batch_size)
+    sources = [
+        batched(settings, reviewed, settings.review_batch_size),
+        patches(scrambled(seed)),
+        patches(edits(seed, phase.fix_share)),
+    ]
+    weights = [phase.review_share, phase.scrambled_share, 1 - phase.review_share - phase.scrambled_share]
     while True:
-        yield next(review_batches if rng.random() < phase.review_share else edit_batches)
+        yield next(rng.choices(sources, weights)[0])
 
 
 def batched(settings: BaseModelSettings, examples: Iterator[Example], size: int) -> Iterator[list[Example]]:

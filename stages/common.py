@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from boostapr.config import ROOT
+from boostapr.config import ROOT, SplitSettings
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter, write_atomic
 from boostapr.outcomes import Status
 from envs.policies import Policy, Request, Response, Sampling
 from envs.tasks import BugInstance, InstanceError, load_instances
-from stages.settings import BenchmarkSettings, SplitSettings
+from stages.settings import BenchmarkSettings
 
 RowKey = tuple[str, str, int]  # instance id, mode, number of the sample
 PolicyOpener = Callable[[int], Policy]  # from the seed of its engine

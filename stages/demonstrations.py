@@ -9,6 +9,7 @@ demonstrations.jsonl (the attempts that resolved their bug, in the order of the 
 import hashlib
 from collections.abc import Sequence
 
+from boostapr.config import SplitSettings
 from boostapr.errors import UserError
 from boostapr.files import JsonlWriter
 from boostapr.runs import StageRun
@@ -18,7 +19,7 @@ from envs.teachers import RuleTeacher, Teacher
 from stages.chain import stage_main
 from stages.common import graded, load_split, status_shares, write_rows
 from stages.config import Config
-from stages.settings import DemonstrationSettings, SplitSettings, TeacherSettings
+from stages.settings import DemonstrationSettings, TeacherSettings
 
 
 def run(

@@ -24,7 +24,7 @@ from boostapr.outcomes import Status
 from boostapr.prompts import repair_messages
 from boostapr.runs import StageRun
 from boostapr.verl_plugin.export import export_policy
-from boostapr.verl_plugin.settings import DataSettings, PPOSettings, VerlSettings
+from boostapr.verl_plugin.settings import PPOSettings, VerlSettings
 from boostapr.verl_plugin.task_runner import PPOJob, train
 from boostapr.verl_plugin.verl_config import RunPaths
 from envs.sandboxes import BaseSandbox, SandboxSettings, open_sandbox
@@ -34,7 +34,6 @@ from reward_models.settings import ServingSettings
 from stages.chain import stage_main
 from stages.common import load_split
 from stages.config import Config
-from stages.settings import SplitSettings
 
 
 def run(
@@ -135,10 +134,6 @@ def _write_prompts(path: Path, instances: Sequence[BugInstance], template: str, 
     write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def _split(data: DataSettings) -> SplitSettings:
-    return SplitSettings(**data.model_dump())
-
-
 def main(config: Config, stage: StageRun) -> None:
     ppo = config.ppo
     metrics = run(
@@ -151,8 +146,8 @@ def main(config: Config, stage: StageRun) -> None:
         stage.input(ppo.model),
         stage.input(ppo.r_seq),
         None if config.credit.algorithm == "r_seq" else stage.input(ppo.r_line),
-        load_split(config.benchmark, _split(ppo.data)),
-        load_split(config.benchmark, _split(ppo.dev_data)),
+        load_split(config.benchmark, ppo.data),
+        load_split(config.benchmark, ppo.dev_data),
         stage.folder,
     )
     stage.finish(steps=ppo.num_steps, **metrics)

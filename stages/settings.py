@@ -5,20 +5,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from boostapr.config import RepoPath, Settings
+from boostapr.config import RepoPath, Settings, SplitSettings
 from boostapr.credit import CreditSettings
 from boostapr.rewards import ExecutionRewardSettings
 from envs.policies import Sampling
 
 Template = Literal["compact", "full"]
-
-
-class SplitSettings(Settings):
-    """Which instances of a split of the benchmark: after the first `skip`, the next `num_instances` (None: all)."""
-
-    split: str
-    skip: int = Field(ge=0)
-    num_instances: int | None = Field(gt=0)
 
 
 class TeacherSettings(Settings):

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from boostapr.config import Settings
+from boostapr.config import Settings, SplitSettings
 
 
 class OptimizerSettings(Settings):
@@ -45,14 +45,6 @@ class SamplingSettings(Settings):
     top_p: float = Field(gt=0, le=1)
 
 
-class DataSettings(Settings):
-    """Which instances of a split of the benchmark: after the first `skip`, the next `num_instances` (None: all)."""
-
-    split: str
-    skip: int = Field(ge=0)
-    num_instances: int | None = Field(gt=0)
-
-
 class PPOSettings(Settings):
     """One PPO run. data: prompts to train on; dev_data: prompts whose responses are executed every test_steps.
 
@@ -64,8 +56,8 @@ class PPOSettings(Settings):
     rollouts than this were lost to errors of ours, since training would go on with little or nothing.
     """
 
-    data: DataSettings
-    dev_data: DataSettings
+    data: SplitSettings
+    dev_data: SplitSettings
     model: str
     r_seq: str
     r_line: str

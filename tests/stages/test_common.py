@@ -2,9 +2,10 @@
 
 import pytest
 
+from boostapr.config import SplitSettings
 from boostapr.errors import UserError
 from stages.common import load_split
-from stages.settings import BenchmarkSettings, SplitSettings
+from stages.settings import BenchmarkSettings
 
 MICROBUGS = BenchmarkSettings(kind="microbugs", files={})
 

@@ -104,7 +104,8 @@ def reviews(seed: int, split: str = "train") -> Iterator[tuple[str, list[bool]]]
         reference, before = source.split("\n"), buggy.split("\n")
         after = {}
         for bug in bugs:
-            at, line = (bug.line, reference[bug.line]) if rng.random() < 0.5 else _wrong_edit(rng, buggy, bug)
+            fix = bug.line, reference[bug.line]
+            at, line = fix if rng.random() < 0.5 else _wrong_edit(rng, source, buggy, bug)
             after[at] = line  # on a line that has an edit already, the later one stands
         if after:
             # A mark keeps difflib from dropping an edit that changes nothing.
@@ -116,16 +117,17 @@ def reviews(seed: int, split: str = "train") -> Iterator[tuple[str, list[bool]]]
 _MARK = "\0"
 
 
-def _wrong_edit(rng: random.Random, buggy: str, bug: Mutation) -> tuple[int, str]:
-    """A line of `buggy` and what a wrong edit makes of it: the line itself, another bug, or a bug in a good line."""
+def _wrong_edit(rng: random.Random, source: str, buggy: str, bug: Mutation) -> tuple[int, str]:
+    """A line of `buggy` and what a wrong edit makes of it: the line itself, a second bug, another bug, or a bug in a good line."""
     lines = buggy.split("\n")
-    kind = rng.choices(["nothing", "same_line", "elsewhere"], [3, 3, 4])[0]
-    found = [m for m in mutations(buggy, ORDINARY_KINDS) if (m.line == bug.line) == (kind == "same_line")]
+    kind = rng.choices(["nothing", "second_bug", "other_bug", "elsewhere"], [3, 2, 3, 3])[0]
+    before = source if kind == "other_bug" else buggy
+    found = [m for m in mutations(before, ORDINARY_KINDS) if (m.line == bug.line) == (kind != "elsewhere")]
     if kind == "nothing" or not found:
         at = rng.choice([bug.line, *(i for i, line in enumerate(lines) if "#" in line)])
         return at, lines[at]
-    mutation = Choice(found).draw(rng)
-    return mutation.line, mutation.apply(buggy).split("\n")[mutation.line]
+    mutation = Choice(found).draw(rng)  # may draw the very bug that is there: an edit that changes nothing
+    return mutation.line, mutation.apply(before).split("\n")[mutation.line]
 
 
 def _choose(rng: random.Random, found: list[Mutation], number: int) -> list[Mutation]:
